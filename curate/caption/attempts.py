@@ -41,25 +41,25 @@ def accepted_answers(
         if not open_asks:
             break
         drafts = model(list(open_asks.values()))
-        for (number, ask), found in zip(list(open_asks.items()), drafts, strict=True):
-            del open_asks[number]
-            if isinstance(found, Fault):
-                results[number] = found
+        for (index, ask), draft in zip(list(open_asks.items()), drafts, strict=True):
+            del open_asks[index]
+            if isinstance(draft, Fault):
+                results[index] = draft
                 continue
-            spent[number] = (spent[number][0] + found.tokens_in, spent[number][1] + found.tokens_out)
-            names = answer_faults(found, config)
+            spent[index] = (spent[index][0] + draft.tokens_in, spent[index][1] + draft.tokens_out)
+            names = answer_faults(draft, config)
             if not names:
-                results[number] = AcceptedAnswer(found.text, ask, attempt, *spent[number])
+                results[index] = AcceptedAnswer(draft.text, ask, attempt, *spent[index])
             elif attempt == config.max_attempts:
-                results[number] = _fault(found, names, attempt)
+                results[index] = _fault(draft, names, attempt)
             else:
-                open_asks[number] = retry(ask, names, config)
-    return [results[number] for number in range(len(asks))]
+                open_asks[index] = retry(ask, names, config)
+    return [results[index] for index in range(len(asks))]
 
 
-def answer_faults(found: Draft, config: CaptionConfig) -> tuple[FaultName, ...]:
+def answer_faults(draft: Draft, config: CaptionConfig) -> tuple[FaultName, ...]:
     """Return the faults of an answer; with ``config.checks`` off only an empty one is faulty."""
-    names = faults(found.text, found.stopped, config.min_words, config.max_chars)
+    names = faults(draft.text, draft.stopped, config.min_words, config.max_chars)
     return names if config.checks else tuple(name for name in names if name == "empty")
 
 
@@ -73,8 +73,8 @@ def retry(ask: Ask, names: Sequence[FaultName], config: CaptionConfig) -> Ask:
     )
 
 
-def _fault(found: Draft, names: Sequence[FaultName], attempts: int) -> Fault:
+def _fault(draft: Draft, names: Sequence[FaultName], attempts: int) -> Fault:
     tries = "1 attempt" if attempts == 1 else f"{attempts} attempts"
-    said = " and ".join(CHECKS[name] for name in names)
-    text = found.text if len(found.text) <= _SHOWN_CHARS else found.text[:_SHOWN_CHARS] + " ..."
-    return Fault(f"the model gave no good caption in {tries}; in the last one {said}: {text!r}")
+    reasons = " and ".join(CHECKS[name] for name in names)
+    text = draft.text if len(draft.text) <= _SHOWN_CHARS else draft.text[:_SHOWN_CHARS] + " ..."
+    return Fault(f"the model gave no good caption in {tries}; in the last one {reasons}: {text!r}")

@@ -107,10 +107,10 @@ class Captioner:
     def _drafted(self, views: Sequence[CaptionInput | Fault]) -> list[JoinedCaption | Fault]:
         """Join the answers for all windows of each clip."""
         asks = [_asks(view, self._config) if isinstance(view, CaptionInput) else [] for view in views]
-        found = iter(accepted_answers([ask for some in asks for ask in some], self._model, self._config))
+        accepted = iter(accepted_answers([ask for some in asks for ask in some], self._model, self._config))
         results: list[JoinedCaption | Fault] = []
         for view, some in zip(views, asks, strict=True):
-            answers = [next(found) for _ in some]
+            answers = [next(accepted) for _ in some]
             results.append(self._joined(view, answers) if isinstance(view, CaptionInput) else view)
         return results
 
@@ -121,27 +121,32 @@ class Captioner:
                 where = f" (frames {part.start} to {part.end})" if len(view.parts) > 1 else ""
                 return Fault(answer.reason + where)
         text = " ".join(answer.text for answer in good)
-        seen = sorted({number for numbers in view.shown for number in numbers})
-        said = provenance(self._config, self._identity()[0], view.parts, view.times_s[seen].tolist(), good)
-        return JoinedCaption(text, said)
+        shown_frames = sorted({frame_index for frame_indices in view.shown for frame_index in frame_indices})
+        fields = provenance(
+            self._config, self._identity()[0], view.parts, view.times_s[shown_frames].tolist(), good
+        )
+        return JoinedCaption(text, fields)
 
     def _finished(self, drafted: Sequence[JoinedCaption | Fault]) -> list[Caption | Fault]:
         """Rewrite the drafts by the second model, where there is one."""
         if self._rewriter is None:
-            return [_caption(one, self._config) if isinstance(one, JoinedCaption) else one for one in drafted]
-        texts = [one for one in drafted if isinstance(one, JoinedCaption)]
-        asks = [_rewrite_ask(one.text, self._config) for one in texts]
-        found = iter(accepted_answers(asks, self._rewriter, self._config))
+            return [
+                _caption(draft, self._config) if isinstance(draft, JoinedCaption) else draft
+                for draft in drafted
+            ]
+        texts = [draft for draft in drafted if isinstance(draft, JoinedCaption)]
+        asks = [_rewrite_ask(draft.text, self._config) for draft in texts]
+        rewritten = iter(accepted_answers(asks, self._rewriter, self._config))
         results: list[Caption | Fault] = []
-        for one in drafted:
-            answer = next(found) if isinstance(one, JoinedCaption) else one
-            if isinstance(one, Fault) or isinstance(answer, Fault):
+        for draft in drafted:
+            answer = next(rewritten) if isinstance(draft, JoinedCaption) else draft
+            if isinstance(draft, Fault) or isinstance(answer, Fault):
                 results.append(
-                    one if isinstance(one, Fault) else Fault(f"rewriting failed: {_reason(answer)}")
+                    draft if isinstance(draft, Fault) else Fault(f"rewriting failed: {_reason(answer)}")
                 )
                 continue
-            said = rewritten_provenance(self._config, self._identity()[1], answer)
-            results.append(_caption(JoinedCaption(answer.text, {**one.provenance, **said}), self._config))
+            fields = rewritten_provenance(self._config, self._identity()[1], answer)
+            results.append(_caption(JoinedCaption(answer.text, {**draft.provenance, **fields}), self._config))
         return results
 
     def _identity(self) -> tuple[Mapping[str, str], Mapping[str, str]]:
@@ -191,19 +196,21 @@ def shortened(text: str, max_chars: int) -> str:
     if len(text) <= max_chars:
         return text
     head = text[:max_chars]
-    ends = [found.end() for found in _SENTENCE_END.finditer(head)]
+    ends = [match.end() for match in _SENTENCE_END.finditer(head)]
     return head[: ends[-1]] if ends else text[: max_chars + 1].rsplit(" ", 1)[0][:max_chars]
 
 
 def _asks(view: CaptionInput, config: CaptionConfig) -> list[Ask]:
     asks = []
-    for part, numbers in zip(view.parts, view.shown, strict=True):
+    for part, frame_indices in zip(view.parts, view.shown, strict=True):
         start_s = part.start / view.rate
         asks.append(
             Ask(
                 prompt=prompt_text(config.prompt),
-                pictures=view.pictures[numbers],
-                times_s=tuple(max(0.0, float(view.times_s[number]) - start_s) for number in numbers),
+                pictures=view.pictures[frame_indices],
+                times_s=tuple(
+                    max(0.0, float(view.times_s[frame_index]) - start_s) for frame_index in frame_indices
+                ),
                 duration_s=(part.end - part.start) / view.rate,
                 max_new_tokens=config.max_new_tokens,
                 temperature=config.temperature,
@@ -223,5 +230,5 @@ def _caption(written: JoinedCaption, config: CaptionConfig) -> Caption:
     return Caption(shortened(written.text, config.max_chars), source, written.provenance)
 
 
-def _reason(found: AcceptedAnswer | Fault) -> str:
-    return found.reason if isinstance(found, Fault) else ""
+def _reason(outcome: AcceptedAnswer | Fault) -> str:
+    return outcome.reason if isinstance(outcome, Fault) else ""

@@ -82,7 +82,7 @@ def faults(text: str, stopped: bool, min_words: int, max_chars: int) -> tuple[Fa
         return ("garbled",) if len(text) > 2 else ("empty",)
     units = _UNITS.findall(text.lower())
     dense = sum(1 for unit in units if _DENSE_UNIT.fullmatch(unit))
-    found: dict[FaultName, bool] = {
+    present: dict[FaultName, bool] = {
         "garbled": _garbled(text),
         "short": len(units) - dense + dense / 2 < min_words,
         "long": len(text) > max_chars,
@@ -90,7 +90,7 @@ def faults(text: str, stopped: bool, min_words: int, max_chars: int) -> tuple[Fa
         "repetition": _repeats(text, units, dense),
         "truncated": not stopped and not _ended(text),
     }
-    return tuple(name for name in CHECKS if found.get(name))
+    return tuple(name for name in CHECKS if present.get(name))
 
 
 def _garbled(text: str) -> bool:
@@ -121,12 +121,14 @@ def _repeats(text: str, units: Sequence[str], dense: int) -> bool:
 
 def _loops(units: Sequence[str], loops: Sequence[tuple[int, int]]) -> bool:
     for length in range(1, min(loops[-1][0], len(units) // 3) + 1):
-        wanted = next(repeats for longest, repeats in loops if length <= longest)
+        min_repeats = next(repeats for longest, repeats in loops if length <= longest)
         run = 0
         for at in range(length, len(units)):
             run = run + 1 if units[at] == units[at - length] else 0
             # A list of numbers in the picture is no loop.
-            if run >= length * (wanted - 1) and any(unit != "#" for unit in units[at - length + 1 : at + 1]):
+            if run >= length * (min_repeats - 1) and any(
+                unit != "#" for unit in units[at - length + 1 : at + 1]
+            ):
                 return True
     return False
 

@@ -45,13 +45,13 @@ def rewritten_provenance(
     config: CaptionConfig, model: Mapping[str, str], answer: AcceptedAnswer
 ) -> dict[str, str]:
     """Return the provenance of rewriting, with the prefix "rewrite_" before every name."""
-    said = {
+    fields = {
         **model,
         "prompt": config.rewrite_prompt if config.rewrite_prompt in REWRITES else "free",
         "prompt_sha256": sha256(rewrite_text(config.rewrite_prompt, "")),
         **_effort([answer]),
     }
-    return {f"rewrite_{name}": value for name, value in said.items()}
+    return {f"rewrite_{name}": value for name, value in fields.items()}
 
 
 def _effort(answers: Sequence[AcceptedAnswer]) -> dict[str, str]:

@@ -39,9 +39,11 @@ def pictures_of(parts: Sequence[CaptionWindow], rate: float, times_s: Sequence[f
         rate: Frames per second of the clip.
         times_s: Display times of the pictures, rising, the first one 0.
     """
-    numbers = [round(time_s * rate) for time_s in times_s]
-    found = []
+    frame_indices = [round(time_s * rate) for time_s in times_s]
+    shown = []
     for part in parts:
-        inside = [at for at, number in enumerate(numbers) if part.start <= number < part.end]
-        found.append(inside or [max(at for at, number in enumerate(numbers) if number <= part.start)])
-    return found
+        inside = [at for at, frame_index in enumerate(frame_indices) if part.start <= frame_index < part.end]
+        shown.append(
+            inside or [max(at for at, frame_index in enumerate(frame_indices) if frame_index <= part.start)]
+        )
+    return shown

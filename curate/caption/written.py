@@ -132,7 +132,7 @@ def _from_json(text: str, max_chars: int) -> str:
 
 
 def _lists_segments(value: Any) -> bool:
-    return any(isinstance(own, list) and names_spans(name) for name, own in value.items())
+    return any(isinstance(nested, list) and names_spans(name) for name, nested in value.items())
 
 
 def _clean(text: str, max_chars: int) -> str:

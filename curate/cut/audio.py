@@ -120,7 +120,7 @@ def slices_of(
         frame_size: Samples per packet by the codec, or 0.
     """
     tick = time_base * rate
-    apart = floor(max(Fraction(1), tick))
+    tolerance = floor(max(Fraction(1), tick))
     # Whole numbers: a packet's fractions would take longer than its copy.
     step, unit = time_base.numerator * start_s.denominator * rate, time_base.denominator * start_s.denominator
     origin = start_s.numerator * time_base.denominator * rate
@@ -134,7 +134,7 @@ def slices_of(
     expected: int | None = None
     for pts, duration in times:
         begin = _nearest(pts * step - origin, unit)
-        if expected is not None and abs(begin - expected) <= apart:
+        if expected is not None and abs(begin - expected) <= tolerance:
             begin = expected
         samples = lasting[duration]
         if 2 * samples < frame_size and len(slices) + 1 < len(times):
@@ -156,7 +156,11 @@ def covering(slices: Sequence[SoundSlice], end: int, before: int) -> tuple[int, 
     Returns:
         ``(first, stop)``; equal without sound.
     """
-    heard = [at for at, one in enumerate(slices) if one.begin < end and one.begin + one.samples > 0]
+    heard = [
+        at
+        for at, sound_slice in enumerate(slices)
+        if sound_slice.begin < end and sound_slice.begin + sound_slice.samples > 0
+    ]
     if not heard:
         return 0, 0
     first = max(0, heard[0] - _BEFORE_PACKETS)
@@ -167,14 +171,14 @@ def covering(slices: Sequence[SoundSlice], end: int, before: int) -> tuple[int, 
 
 def out_of_sync(slices: Sequence[SoundSlice]) -> str | None:
     """Return why packets cannot follow one another in an MP4 file that begins with the clip, or None."""
-    for one, following in pairwise(slices):
-        if one.samples <= 0:
+    for sound_slice, following in pairwise(slices):
+        if sound_slice.samples <= 0:
             return "a packet does not say how long it lasts"
-        off = following.begin - one.begin - one.samples
-        if off > one.samples:
+        off = following.begin - sound_slice.begin - sound_slice.samples
+        if off > sound_slice.samples:
             return "there is a gap"
         # A muxer squeezes the stamps of packets before a join; players that count samples play them all.
-        if -off > _SQUEEZED * one.samples:
+        if -off > _SQUEEZED * sound_slice.samples:
             return "two packets sound at a time"
     if slices[0].begin > slices[0].samples:
         return "it begins more than a frame after the pictures"
@@ -234,10 +238,10 @@ def _copy(
     """Copy packets to an MP4 file whose edit list skips the pre-roll, to the sample."""
     file = Mp4()
     target = file.container.add_stream_from_template(stream)
-    for packet, one in zip(packets, slices, strict=True):
+    for packet, sound_slice in zip(packets, slices, strict=True):
         twin = Packet(bytes(packet))
         twin.stream, twin.time_base = target, Fraction(1, rate)
-        twin.pts = twin.dts = one.begin
-        twin.duration, twin.is_keyframe = one.samples, True
+        twin.pts = twin.dts = sound_slice.begin
+        twin.duration, twin.is_keyframe = sound_slice.samples, True
         file.container.mux_one(twin)
     return file.close()

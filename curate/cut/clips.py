@@ -40,7 +40,7 @@ _SOUND_SKEW_S = 5  # maximum distance of sound behind its pictures in a file
 def cut(
     file: BinaryIO,
     timeline: FrameTimes,
-    wanted: list[Span],
+    spans: list[Span],
     size: Geometry,
     config: CutConfig,
     observe: Observe | None = None,
@@ -58,7 +58,7 @@ def cut(
     Args:
         file: Source, opened for reading.
         timeline: Timeline of the same source.
-        wanted: Sorted, disjoint spans.
+        spans: Sorted, disjoint spans.
         size: Size of finished pictures, of the first frame where the timeline says that it changes.
         config: Clip settings.
         observe: Callback for every decoded frame of the spans, after it was encoded, with the codec's motion
@@ -72,7 +72,7 @@ def cut(
     Raises:
         EntryError: Decoding cannot begin there.
     """
-    if not wanted:
+    if not spans:
         return
     file.seek(0)
     with (
@@ -80,11 +80,11 @@ def cut(
     ):
         source = _Pass(container, stream, timeline, size, config, observe, sound_clock, entry)
         left_bytes = max_bytes
-        left = sum(span not in encoded for span in wanted)
-        for span in wanted:
-            if left == 0:
+        remaining = sum(span not in encoded for span in spans)
+        for span in spans:
+            if remaining == 0:
                 source.stop_decoding()
-            left -= span not in encoded
+            remaining -= span not in encoded
             try:
                 if left_bytes < 0:
                     raise CutError(encode.TOO_LARGE)
@@ -198,12 +198,12 @@ class _Pass:
             if config.mode == "copy":
                 raise CutError(f"cannot be copied: {fault}")
             return None
-        numbers = {unit.place: unit.number for unit in units[: span.last - span.first]}
-        run = [(packet, numbers[place]) for place, packet in feed.video if place in numbers]
+        frame_of_packet = {unit.place: unit.number for unit in units[: span.last - span.first]}
+        run = [(packet, frame_of_packet[index]) for index, packet in feed.video if index in frame_of_packet]
         data = copy(self._stream, run, span.first, self._timeline.clip_rate(span.first, span.last))
-        for number, frame in self._frames_of(span) if self._decodes else ():
+        for frame_index, frame in self._frames_of(span) if self._decodes else ():
             if self._observe is not None:
-                self._observe(span, number, frame, self._finished(frame))
+                self._observe(span, frame_index, frame, self._finished(frame))
         return data
 
     def _encoded(self, span: Span, max_bytes: float) -> tuple[int, bytes]:
@@ -214,11 +214,11 @@ class _Pass:
             encode.codec_name(config.encoder, self._size.bits), self._size, rate, config, max_bytes
         )
         try:
-            for number, frame in self._frames_of(span):
+            for frame_index, frame in self._frames_of(span):
                 picture = self._finished(frame)
-                encoder.show(picture, times[number - span.first])
+                encoder.show(picture, times[frame_index - span.first])
                 if self._observe is not None:
-                    self._observe(span, number, frame, picture)
+                    self._observe(span, frame_index, frame, picture)
             return len(slots), encoder.finish()
         except BaseException:
             encoder.abandon()

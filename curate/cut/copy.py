@@ -179,22 +179,22 @@ def packet_infos(
         header: Parameter sets, as in `SourceFormat`.
         codec: Name of the codec, as in `SourceFormat`.
     """
-    numbers = np.searchsorted(ticks[:-1], [packet.pts or 0 for _, packet in packets])
+    frame_indices = np.searchsorted(ticks[:-1], [packet.pts or 0 for _, packet in packets])
     units: list[PacketInfo] = []
-    for (place, packet), at in zip(packets, numbers.tolist(), strict=True):
-        number = at if at < len(ticks) - 1 and int(ticks[at]) == packet.pts else -1
-        if not units and number != first:
+    for (index, packet), at in zip(packets, frame_indices.tolist(), strict=True):
+        frame_index = at if at < len(ticks) - 1 and int(ticks[at]) == packet.pts else -1
+        if not units and frame_index != first:
             continue
         # Only the first packet must be an IDR picture.
         idr = not units and packet.is_keyframe and holds_idr(bytes(packet), header, codec)
-        units.append(PacketInfo(place, number, idr, is_sound(packet)))
+        units.append(PacketInfo(index, frame_index, idr, is_sound(packet)))
     return units
 
 
 def is_sound(packet: Packet[VideoStream]) -> bool:
     """Return True for a packet that is undamaged, visible, and changes no parameters."""
-    whole = not (packet.is_corrupt or packet.is_discard)
-    return whole and not (packet.has_sidedata("new_extradata") or packet.has_sidedata("param_change"))
+    is_intact = not (packet.is_corrupt or packet.is_discard)
+    return is_intact and not (packet.has_sidedata("new_extradata") or packet.has_sidedata("param_change"))
 
 
 def decoding_times(shown: Sequence[int]) -> list[int]:
@@ -203,8 +203,8 @@ def decoding_times(shown: Sequence[int]) -> list[int]:
     Args:
         shown: Display times in decoding order; a permutation of 0, 1, ...
     """
-    delay = max((place - at for place, at in enumerate(shown)), default=0)
-    return [place - delay for place in range(len(shown))]
+    delay = max((index - at for index, at in enumerate(shown)), default=0)
+    return [index - delay for index in range(len(shown))]
 
 
 def copy(
@@ -224,7 +224,7 @@ def copy(
     Raises:
         CutError: MP4 cannot hold the packets.
     """
-    shown = [number - first for _, number in run]
+    shown = [frame_index - first for _, frame_index in run]
     header = bytes(stream.codec_context.extradata or b"")
     codec = stream.codec_context.codec.canonical_name
     try:

@@ -123,8 +123,8 @@ def options(codec: str, config: CutConfig, light: Light | None = None) -> dict[s
     if codec == NVENC:
         return {"rc": "vbr", "cq": str(config.crf), "b": "0", "preset": "p4", "tune": "hq", "forced-idr": "1"}
     if codec == X265:
-        own = ":".join([*_X265_OPTIONS, *_threads_of_x265(config.threads), *_light_of_x265(light)])
-        return {"crf": str(config.crf), "preset": config.preset, "x265-params": own}
+        x265_params = ":".join([*_X265_OPTIONS, *_threads_of_x265(config.threads), *_light_of_x265(light)])
+        return {"crf": str(config.crf), "preset": config.preset, "x265-params": x265_params}
     # x264's macroblock tree reads uninitialised memory on CPUs with AVX-512, which changes the bytes from run to run.
     return {"crf": str(config.crf), "preset": config.preset, "x264-params": "mbtree=0"}
 

@@ -84,7 +84,7 @@ class Feed:
     def keep_from(self, video_pts: int, sound_pts: int) -> None:
         """Drop pictures shown and sound over before these times, in ticks of their streams."""
         self._video_from, self._sound_from = video_pts, sound_pts
-        self.video = [(place, packet) for place, packet in self.video if (packet.pts or 0) >= video_pts]
+        self.video = [(index, packet) for index, packet in self.video if (packet.pts or 0) >= video_pts]
         self._video_bytes = sum(packet.size for _, packet in self.video)
         self.sound = [packet for packet in self.sound if _end(packet) >= sound_pts]
         self._sound_bytes = sum(packet.size for packet in self.sound)

@@ -75,15 +75,15 @@ def merge(picture: bytes, sound: bytes) -> bytes:
         merged = Mp4()
         packets: list[Iterator[tuple[int, int, Packet[Stream]]]] = []
         ticks = math.lcm(*(stream.time_base.denominator for _, stream in tracks if stream.time_base))
-        for place, (container, stream) in enumerate(tracks):
-            packets.append(_timed(container, stream, merged.add_like(stream), ticks, place))
+        for track_index, (container, stream) in enumerate(tracks):
+            packets.append(_timed(container, stream, merged.add_like(stream), ticks, track_index))
         for _, _, packet in heapq.merge(*packets, key=lambda timed: timed[:2]):
             merged.container.mux_one(packet)
         return merged.close()
 
 
 def _timed(
-    container: InputContainer, stream: Stream, target: Stream, ticks: int, place: int
+    container: InputContainer, stream: Stream, target: Stream, ticks: int, track_index: int
 ) -> Iterator[tuple[int, int, Packet[Stream]]]:
     """Yield each packet of a stream behind its time, in ``ticks`` a second, which all time bases divide."""
     assert stream.time_base is not None
@@ -92,7 +92,7 @@ def _timed(
         if packet.size and packet.dts is not None:
             time = packet.dts * tick
             packet.stream = target
-            yield time, place, packet
+            yield time, track_index, packet
 
 
 def fast_start(data: bytes) -> bytes:

@@ -84,32 +84,36 @@ def trimmed(
     ticks = np.rint(timeline.times_s / float(time_base)).astype(np.int64) + begin_pts
     stamps = np.array(packets.pts, np.int64)
     at = np.searchsorted(ticks[:-1], stamps).clip(0, len(ticks) - 2)
-    numbers = np.where(ticks[at] == stamps, at, -1).tolist()
-    places = {number: place for place, number in enumerate(numbers) if packets.idr[place] and number >= 0}
+    frame_indices = np.where(ticks[at] == stamps, at, -1).tolist()
+    packet_of_frame = {
+        frame_index: index
+        for index, frame_index in enumerate(frame_indices)
+        if packets.idr[index] and frame_index >= 0
+    }
 
     def is_copyable(first: int, last: int) -> bool:
-        run = range(places[first], places[first] + last - first)
+        run = range(packet_of_frame[first], packet_of_frame[first] + last - first)
         units = [
-            PacketInfo(place, numbers[place], bool(packets.idr[place]), bool(packets.whole[place]))
-            for place in run
+            PacketInfo(index, frame_indices[index], bool(packets.idr[index]), bool(packets.whole[index]))
+            for index in run
         ]
         return copyable(form, size, timeline, units, first, last, config.max_bits) is None
 
-    found: list[Span] = []
+    trimmed_spans: list[Span] = []
     for span in spans:
         run = None
         if span.fault is None:
-            runs = _runs(span, numbers, places, timeline, config.trim_s)
+            runs = _runs(span, frame_indices, packet_of_frame, timeline, config.trim_s)
             usable = (run for run in runs if long_enough(_duration_s(run, timeline), lengths))
             run = next((run for run in usable if is_copyable(*run)), None)
-        found += [span] if run is None else _split(span, *run, timeline)
-    return found
+        trimmed_spans += [span] if run is None else _split(span, *run, timeline)
+    return trimmed_spans
 
 
 def _runs(
     span: Span,
-    numbers: Sequence[int],
-    places: dict[int, int],
+    frame_indices: Sequence[int],
+    packet_of_frame: dict[int, int],
     timeline: FrameTimes,
     trim_s: float,
 ) -> Iterator[tuple[int, int]]:
@@ -118,14 +122,14 @@ def _runs(
     for first in range(span.first, span.last):
         if times_s[first] - times_s[span.first] > trim_s:
             return
-        if first not in places:
+        if first not in packet_of_frame:
             continue
         highest, last = first - 1, first
-        run = numbers[places[first] : places[first] + span.last - first]
-        for count, number in enumerate(run, start=1):
-            if not first <= number < span.last:
+        run = frame_indices[packet_of_frame[first] : packet_of_frame[first] + span.last - first]
+        for count, frame_index in enumerate(run, start=1):
+            if not first <= frame_index < span.last:
                 break
-            highest = max(highest, number)
+            highest = max(highest, frame_index)
             if highest - first + 1 == count:
                 last = highest + 1
         if first < last and times_s[span.last] - times_s[last] <= trim_s:
@@ -142,6 +146,6 @@ def _split(span: Span, first: int, last: int, timeline: FrameTimes) -> list[Span
         replace(span, first=a, last=b, start_s=times_s[a], end_s=times_s[b])
         for a, b in ((span.first, first), (first, last), (last, span.last))
     ]
-    for place in (0, 2):
-        pieces[place] = replace(pieces[place], fault=_LEFT_OUT, fault_state="filtered", stage="spans")
+    for index in (0, 2):
+        pieces[index] = replace(pieces[index], fault=_LEFT_OUT, fault_state="filtered", stage="spans")
     return [piece for piece in pieces if piece.first < piece.last]

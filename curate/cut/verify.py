@@ -78,7 +78,7 @@ def _check_times(packets: list[Packet[Stream]], frames: int, rate: Fraction) -> 
         raise CutError("its clip does not begin with a key frame")
     # One multiplication per clip instead of one per frame: ticks are whole multiples of a frame.
     step = 1 / (rate * packets[0].time_base)
-    if sorted(packet.pts or 0 for packet in packets) != [round(number * step) for number in range(frames)]:
+    if sorted(packet.pts or 0 for packet in packets) != [round(index * step) for index in range(frames)]:
         raise CutError("its clip's frames do not lie on the grid of its rate")
 
 
@@ -112,7 +112,7 @@ def _check_pictures(
     if extent == "whole":
         _check_run(_decoded(stream, packets), len(packets), size, "pictures")
         return
-    last_key = max(place for place, packet in enumerate(packets) if packet.is_keyframe)
+    last_key = max(index for index, packet in enumerate(packets) if packet.is_keyframe)
     if last_key > 0:
         _check_run(_decoded(stream, packets[:1]), 1, size, "first frame")
         stream.codec_context.flush_buffers()
@@ -124,15 +124,15 @@ def _last(stream: VideoStream, packets: list[Packet[Stream]]) -> list[VideoFrame
     last_pts = max(packet.pts or 0 for packet in packets)
     # Frames without dependents are skipped.
     stream.codec_context.skip_frame = "NONREF"
-    found = None
+    last_frame = None
     for packet in [*packets, None]:
         if packet is not None and packet.pts == last_pts:
             stream.codec_context.skip_frame = "DEFAULT"
         for frame in stream.codec_context.decode(packet):
             if frame.is_corrupt:
                 raise CutError("its clip decodes with damage")
-            found = frame
-    return [found] if found is not None and found.pts == last_pts else []
+            last_frame = frame
+    return [last_frame] if last_frame is not None and last_frame.pts == last_pts else []
 
 
 def _check_run(frames: Iterable[VideoFrame], expected: int, size: Geometry, which: str) -> None:

@@ -65,28 +65,28 @@ def dedup(clips: DedupClips, config: DedupConfig) -> dict[str, Duplicate]:
         clips: Clips to deduplicate; old ones are never dropped, and preferred to new ones.
         config: Kinds of duplicates and their thresholds.
     """
-    found: dict[int, Duplicate] = {}
+    duplicates: dict[int, Duplicate] = {}
     if config.exact.enabled:
-        found |= _exact(clips)
+        duplicates |= _exact(clips)
     if config.perceptual.enabled:
-        found |= _perceptual(clips, found, config)
+        duplicates |= _perceptual(clips, duplicates, config)
     if config.semantic.enabled:
-        found |= _semantic(clips, found, config)
-    by_key = {clips.keys[row].as_py(): duplicate for row, duplicate in found.items()}
+        duplicates |= _semantic(clips, duplicates, config)
+    by_key = {clips.keys[row].as_py(): duplicate for row, duplicate in duplicates.items()}
     return {key: _followed(duplicate, by_key) for key, duplicate in by_key.items()}
 
 
 def contaminated(clips: DedupClips, evaluation: DedupClips, config: DedupConfig) -> dict[str, Duplicate]:
     """Find the clips that are also in an evaluation set, by key; duplicates among the clips do not count."""
-    found: dict[int, Duplicate] = {}
-    order, every = evaluation.order(), np.arange(len(clips))
+    duplicates: dict[int, Duplicate] = {}
+    order, all_rows = evaluation.order(), np.arange(len(clips))
     if config.exact.enabled:
-        places = pc.index_in(clips.sha256, value_set=evaluation.sha256.take(order))
-        same = pc.fill_null(places, -1).to_numpy()
-        found |= {
+        reference_rows = pc.index_in(clips.sha256, value_set=evaluation.sha256.take(order))
+        same = pc.fill_null(reference_rows, -1).to_numpy()
+        duplicates |= {
             row: _same_bytes(evaluation, int(order[same[row]])) for row in np.flatnonzero(same >= 0).tolist()
         }
-    for enabled, vectors, others, least, compare in (
+    for enabled, vectors, references, min_similarity, compare in (
         (
             config.perceptual.enabled,
             clips.footage,
@@ -102,21 +102,21 @@ def contaminated(clips: DedupClips, evaluation: DedupClips, config: DedupConfig)
             _kind(evaluation, config.semantic),
         ),
     ):
-        ours, theirs = _with(vectors, _without(every, found)), _with(others, order)
+        ours, theirs = _with(vectors, _without(all_rows, duplicates)), _with(references, order)
         if enabled and len(ours) and len(theirs):
             pairs = near_references(
-                vectors.some(ours), others.some(theirs), least, _NEIGHBOURS, config.device
+                vectors.some(ours), references.some(theirs), min_similarity, _NEIGHBOURS, config.device
             )
-            found |= _best(
+            duplicates |= _best(
                 (pair, compare(pair))
-                for pair in ((int(theirs[at]), int(ours[one]), cosine) for at, one, cosine in pairs)
+                for pair in ((int(theirs[at]), int(ours[row]), cosine) for at, row, cosine in pairs)
             )
-    return {clips.keys[row].as_py(): duplicate for row, duplicate in found.items()}
+    return {clips.keys[row].as_py(): duplicate for row, duplicate in duplicates.items()}
 
 
-def _without(rows: Places, found: Mapping[int, Duplicate]) -> Places:
+def _without(rows: Places, duplicates: Mapping[int, Duplicate]) -> Places:
     """Return the rows that are no duplicate so far, in order."""
-    return rows[~np.isin(rows, list(found))] if found else rows
+    return rows[~np.isin(rows, list(duplicates))] if duplicates else rows
 
 
 def _with(vectors: Vectors, rows: Places) -> Places:
@@ -124,15 +124,15 @@ def _with(vectors: Vectors, rows: Places) -> Places:
     return rows[vectors.there[rows]]
 
 
-def _left(clips: DedupClips, vectors: Vectors, found: Mapping[int, Duplicate]) -> Places:
+def _left(clips: DedupClips, vectors: Vectors, duplicates: Mapping[int, Duplicate]) -> Places:
     """Return the rows that have a vector and are no duplicate so far, in the order of clips."""
-    return clips.order(_without(np.flatnonzero(vectors.there), found)).astype(np.int32)
+    return clips.order(_without(np.flatnonzero(vectors.there), duplicates)).astype(np.int32)
 
 
-def _followed(duplicate: Duplicate, found: Mapping[str, Duplicate]) -> Duplicate:
+def _followed(duplicate: Duplicate, duplicates: Mapping[str, Duplicate]) -> Duplicate:
     """Point a duplicate at the finally kept clip: a later kind may have dropped the clip it names."""
-    while duplicate.of in found:
-        duplicate = replace(duplicate, of=found[duplicate.of].of)
+    while duplicate.of in duplicates:
+        duplicate = replace(duplicate, of=duplicates[duplicate.of].of)
     return duplicate
 
 
@@ -140,53 +140,53 @@ def _exact(clips: DedupClips) -> dict[int, Duplicate]:
     rows = clips.order(np.flatnonzero(may_repeat(hashes(clips.sha256))))
     codes = clips.sha256.take(pa.array(rows)).dictionary_encode().indices.to_numpy()
     _, first, which = np.unique(codes, return_index=True, return_inverse=True)
-    kept = rows[first[which]]
-    later = (kept != rows) & ~clips.old[rows]
+    originals = rows[first[which]]
+    later = (originals != rows) & ~clips.old[rows]
     return {
-        row: _same_bytes(clips, one)
-        for row, one in zip(rows[later].tolist(), kept[later].tolist(), strict=True)
+        row: _same_bytes(clips, original)
+        for row, original in zip(rows[later].tolist(), originals[later].tolist(), strict=True)
     }
 
 
 def _perceptual(
-    clips: DedupClips, found: Mapping[int, Duplicate], config: DedupConfig
+    clips: DedupClips, duplicates: Mapping[int, Duplicate], config: DedupConfig
 ) -> dict[int, Duplicate]:
-    seen = _left(clips, clips.footage, found)
-    if not len(seen):
+    candidates = _left(clips, clips.footage, duplicates)
+    if not len(candidates):
         return {}
-    pairs = _pairs(clips, seen, clips.footage, config.perceptual.candidate_similarity, config.device)
+    pairs = _pairs(clips, candidates, clips.footage, config.perceptual.candidate_similarity, config.device)
     return _stars(pairs, _footage(clips, clips, config.perceptual), _many_footage(clips, config.perceptual))
 
 
 def _semantic(
     clips: DedupClips, earlier: Mapping[int, Duplicate], config: DedupConfig
 ) -> dict[int, Duplicate]:
-    seen = _left(clips, clips.embedding, earlier)
-    if not len(seen):
+    candidates = _left(clips, clips.embedding, earlier)
+    if not len(candidates):
         return {}
     semantic = config.semantic
-    by_key = pc.sort_indices(clips.keys.take(seen)).to_numpy()
-    nearest = np.empty(len(seen), np.intp)
+    by_key = pc.sort_indices(clips.keys.take(candidates)).to_numpy()
+    nearest = np.empty(len(candidates), np.intp)
     nearest[by_key] = clusters(
-        clips.embedding.some(seen[by_key]), semantic.cluster_size, semantic.iterations, config.device
+        clips.embedding.some(candidates[by_key]), semantic.cluster_size, semantic.iterations, config.device
     )
-    found: dict[int, Duplicate] = {}
+    duplicates: dict[int, Duplicate] = {}
     for members in _members(nearest):
-        pairs = _pairs(clips, seen[members], clips.embedding, semantic.min_similarity, config.device)
-        found |= _stars(pairs, _kind(clips, semantic))
-    return found
+        pairs = _pairs(clips, candidates[members], clips.embedding, semantic.min_similarity, config.device)
+        duplicates |= _stars(pairs, _kind(clips, semantic))
+    return duplicates
 
 
-def _same_bytes(clips: DedupClips, kept: int) -> Duplicate:
-    key, source = clips.keys[kept].as_py(), clips.sources[kept].as_py()
+def _same_bytes(clips: DedupClips, original: int) -> Duplicate:
+    key, source = clips.keys[original].as_py(), clips.sources[original].as_py()
     return Duplicate(key, "exact", 1.0, 1.0, f"the same bytes as {key} from {source}")
 
 
 def _footage(kept_of: DedupClips, clips: DedupClips, config: PerceptualConfig) -> Compare:
     def compare(pair: Pair) -> Duplicate | None:
-        kept, row, _ = pair
-        best = overlap(kept_of.fingerprint(kept), clips.fingerprint(row), config.min_overlap)
-        return _same_footage(kept_of, kept, best, config)
+        original, row, _ = pair
+        best = overlap(kept_of.fingerprint(original), clips.fingerprint(row), config.min_overlap)
+        return _same_footage(kept_of, original, best, config)
 
     return compare
 
@@ -198,19 +198,19 @@ def _many_footage(clips: DedupClips, config: PerceptualConfig) -> _Many | None:
         return None
 
     def compare(pairs: Sequence[Pair]) -> Iterator[Twin]:
-        found = many.match([(kept, row) for kept, row, _ in pairs], config.min_overlap)
-        for pair, best in zip(pairs, found, strict=True):
+        matches = many.match([(original, row) for original, row, _ in pairs], config.min_overlap)
+        for pair, best in zip(pairs, matches, strict=True):
             yield pair, _same_footage(clips, pair[0], best, config)
 
     return _Many(many.least, compare)
 
 
 def _same_footage(
-    kept_of: DedupClips, kept: int, best: Match | None, config: PerceptualConfig
+    kept_of: DedupClips, original: int, best: Match | None, config: PerceptualConfig
 ) -> Duplicate | None:
     if best is None or best.agreement < config.min_agreement:
         return None
-    key, source = kept_of.keys[kept].as_py(), kept_of.sources[kept].as_py()
+    key, source = kept_of.keys[original].as_py(), kept_of.sources[original].as_py()
     reason = f"the footage of {key} from {source}"
     shared_s = best.shared / PICTURES_PER_S
     return Duplicate(key, "perceptual", best.agreement, config.min_agreement, reason, shared_s)
@@ -218,8 +218,8 @@ def _same_footage(
 
 def _kind(kept_of: DedupClips, config: SemanticConfig) -> Compare:
     def compare(pair: Pair) -> Duplicate:
-        kept, _, cosine = pair
-        key, source = kept_of.keys[kept].as_py(), kept_of.sources[kept].as_py()
+        original, _, cosine = pair
+        key, source = kept_of.keys[original].as_py(), kept_of.sources[original].as_py()
         reason = f"shows the same kind of thing as {key} from {source}"
         return Duplicate(key, "semantic", cosine, config.min_similarity, reason)
 
@@ -232,9 +232,11 @@ def _members(nearest: Places) -> Sequence[Places]:
     return np.split(order, np.flatnonzero(np.diff(nearest[order])) + 1)
 
 
-def _pairs(clips: DedupClips, rows: Places, vectors: Vectors, least: float, device: Device) -> Iterator[Pair]:
+def _pairs(
+    clips: DedupClips, rows: Places, vectors: Vectors, min_similarity: float, device: Device
+) -> Iterator[Pair]:
     """Yield (earlier, later, cosine) of similar rows of which the later one may be dropped."""
-    for earlier, later, cosine in near_pairs(vectors.some(rows), least, _NEIGHBOURS, device):
+    for earlier, later, cosine in near_pairs(vectors.some(rows), min_similarity, _NEIGHBOURS, device):
         if not clips.old[rows[later]]:
             yield int(rows[earlier]), int(rows[later]), cosine
 
@@ -248,28 +250,28 @@ def _stars(pairs: Iterable[Pair], compare: Compare, many: _Many | None = None) -
         compare: Comparison of two clips; returns None for no match.
         many: The same comparison of many pairs at once.
     """
-    found: dict[int, Duplicate] = {}
+    duplicates: dict[int, Duplicate] = {}
     for groups in _batches(pairs, many.least if many else 1):
         count = sum(map(len, groups))
         if many and count >= many.least:
-            open_pairs = [pair for group in groups for pair in group if pair[0] not in found]
+            open_pairs = [pair for group in groups for pair in group if pair[0] not in duplicates]
             twins = itertools.groupby(many.compare(open_pairs), key=lambda twin: twin[0][1])
             for _, group in twins:
-                found |= _best(twin for twin in group if twin[0][0] not in found)
+                duplicates |= _best(twin for twin in group if twin[0][0] not in duplicates)
         else:
             for pairs_of in groups:
-                found |= _best((pair, compare(pair)) for pair in pairs_of if pair[0] not in found)
-    return found
+                duplicates |= _best((pair, compare(pair)) for pair in pairs_of if pair[0] not in duplicates)
+    return duplicates
 
 
-def _batches(pairs: Iterable[Pair], least: int) -> Iterator[list[list[Pair]]]:
+def _batches(pairs: Iterable[Pair], min_pairs: int) -> Iterator[list[list[Pair]]]:
     """Yield the pairs of whole later clips, together at least so many; the last ones may be fewer."""
     batch: list[list[Pair]] = []
     count = 0
     for _, group in itertools.groupby(pairs, key=lambda pair: pair[1]):
         batch.append(list(group))
         count += len(batch[-1])
-        if count >= least:
+        if count >= min_pairs:
             yield batch
             batch, count = [], 0
     if batch:
@@ -278,8 +280,10 @@ def _batches(pairs: Iterable[Pair], least: int) -> Iterator[list[list[Pair]]]:
 
 def _best(twins: Iterable[Twin]) -> dict[int, Duplicate]:
     """Return the best match of each later clip."""
-    found: dict[int, Duplicate] = {}
+    best_twins: dict[int, Duplicate] = {}
     for (_, later, _), twin in twins:
         if twin is not None:
-            found[later] = max(found.get(later, twin), twin, key=lambda one: (one.score, one.of))
-    return found
+            best_twins[later] = max(
+                best_twins.get(later, twin), twin, key=lambda candidate: (candidate.score, candidate.of)
+            )
+    return best_twins

@@ -62,30 +62,32 @@ class CellCentres:
         owner = owners(vectors, cls(coarse, coarse, np.arange(coarse_count + 1)))
         used, fine = [], []
         for centre, members in grouped(owner):
-            number = max(1, round(len(members) / cell))
-            some = on_grid(vectors[_spread(members, _FINE_SAMPLE * number)])
+            num_cells = max(1, round(len(members) / cell))
+            some = on_grid(vectors[_spread(members, _FINE_SAMPLE * num_cells)])
             used.append(centre)
-            fine.append(kmeans(some, number, iterations, device)[0])
+            fine.append(kmeans(some, num_cells, iterations, device)[0])
         return cls(coarse[used], np.concatenate(fine), np.cumsum([0, *map(len, fine)]))
 
     def nearest(self, vectors: Floats, count: int) -> Places:
         """Return the cells nearest to vectors, [n, count], by falling cosine; -1 beyond the cells that there are."""
         vectors = on_grid(vectors)
-        known = len(self.coarse) == len(self.fine)
-        probed = _largest(vectors @ self.coarse.T, count if known else _COARSE_PROBES)
-        if known:
+        is_single_level = len(self.coarse) == len(self.fine)
+        probed = _largest(vectors @ self.coarse.T, count if is_single_level else _COARSE_PROBES)
+        if is_single_level:
             return probed
         values = np.full((len(vectors), count), -2, np.float32)  # less than any product
-        places = np.full((len(vectors), count), -1, np.intp)
+        cell_indices = np.full((len(vectors), count), -1, np.intp)
         for centre, at in grouped(probed.ravel()):
             rows = at // probed.shape[1]
             cells = np.arange(self.first[centre], self.first[centre + 1])
             products = np.concatenate([values[rows], vectors[rows] @ self.fine[cells].T], axis=1)
-            named = np.concatenate([places[rows], np.broadcast_to(cells, (len(rows), len(cells)))], axis=1)
+            named = np.concatenate(
+                [cell_indices[rows], np.broadcast_to(cells, (len(rows), len(cells)))], axis=1
+            )
             best = _largest(products, count)
             values[rows] = np.take_along_axis(products, best, axis=1)
-            places[rows] = np.take_along_axis(named, best, axis=1)
-        return places
+            cell_indices[rows] = np.take_along_axis(named, best, axis=1)
+        return cell_indices
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,63 +113,65 @@ class InvertedFile:
         starts = np.concatenate([[0], np.cumsum(np.bincount(owner, minlength=len(cells.fine)))])
         members = np.argsort(owner, kind="stable").astype(np.int32)
         del owner
-        place, file = np.empty_like(members), VectorFile()
-        place[members] = np.arange(len(members))
+        position, file = np.empty_like(members), VectorFile()
+        position[members] = np.arange(len(members))
         for rows in slices(0, len(vectors), _ROWS):
-            order = np.argsort(place[rows])
-            file.put(place[rows][order], vectors[rows].astype(vectors.dtype)[order])
+            order = np.argsort(position[rows])
+            file.put(position[rows][order], vectors[rows].astype(vectors.dtype)[order])
         return cls(cells, members, starts, file)
 
     def near(
         self,
         vectors: Floats,
-        least: float,
-        most: int,
+        min_cosine: float,
+        max_neighbours: int,
         probes: int = PROBES,
         before: NDArray[np.int32] | None = None,
     ) -> Nominated:
-        """Return products that reach ``least`` within the cells nearest to each row; columns are rows of the file.
+        """Return products that reach ``min_cosine`` within the cells nearest to each row; columns are rows of the file.
 
         Args:
             vectors: float32 [n, D], unit length.
-            least: Minimum product.
-            most: Number of largest products of each row that are sure to be among them.
+            min_cosine: Minimum product.
+            max_neighbours: Number of largest products of each row that are sure to be among them.
             probes: Number of cells that a row is compared with.
             before: Place of each row, of which only members at lower places count, [n]; None: all count.
         """
         probed = self.cells.nearest(vectors, probes)
         # What the nearest cells hold bounds what can count of the others.
-        found = self._within(probed[:, :_FIRST_PROBES], vectors, np.full(len(vectors), least), most, before)
-        bounds = np.maximum(found.bounds(most, len(vectors)), least)
+        nominated = self._within(
+            probed[:, :_FIRST_PROBES], vectors, np.full(len(vectors), min_cosine), max_neighbours, before
+        )
+        bounds = np.maximum(nominated.bounds(max_neighbours, len(vectors)), min_cosine)
         return Nominated.joined(
-            [found, self._within(probed[:, _FIRST_PROBES:], vectors, bounds, most, before)]
+            [nominated, self._within(probed[:, _FIRST_PROBES:], vectors, bounds, max_neighbours, before)]
         )
 
     def _within(
         self,
         probed: Places,
         vectors: Floats,
-        least: Floats,
-        most: int,
+        min_cosine: Floats,
+        max_neighbours: int,
         before: NDArray[np.int32] | None,
     ) -> Nominated:
-        found = []
+        nominations = []
         for cell, at in grouped(probed.ravel()):
             inside = slice(int(self.starts[cell]), int(self.starts[cell + 1]))
-            rows, places, columns = at // probed.shape[1], self.members[inside], self.vectors[inside]
+            rows, members, columns = at // probed.shape[1], self.members[inside], self.vectors[inside]
             if before is not None:
                 rows = rows[np.argsort(before[rows], kind="stable")]
             for part in slices(0, len(rows), _AT_ONCE):
-                some, first, last = rows[part], len(places), len(places)
+                some, first, last = rows[part], len(members), len(members)
                 if before is not None:  # which of the cell's count for the first and for the last of some
-                    first, last = np.searchsorted(places, before[some[[0, -1]]])
+                    first, last = np.searchsorted(members, before[some[[0, -1]]])
                 products = vectors[some] @ columns[:last].T
                 if before is not None:
                     late = products[:, first:]
-                    late[places[first:last] >= before[some, None]] = -2  # less than any product
-                near = strongest(products, least[some, None], most)
-                found.append(Nominated(some[near.row], inside.start + near.column, near.product))
-        return Nominated.joined(found)
+                    late[members[first:last] >= before[some, None]] = -2  # less than any product
+                near = strongest(products, min_cosine[some, None], max_neighbours)
+                nominations.append(Nominated(some[near.row], inside.start + near.column, near.product))
+        return Nominated.joined(nominations)
 
 
 def grouped(labels: Places) -> Iterator[tuple[int, Places]]:
@@ -181,15 +185,15 @@ def grouped(labels: Places) -> Iterator[tuple[int, Places]]:
 
 def owners(vectors: Matrix, cells: CellCentres) -> NDArray[np.int32]:
     """Return the cell of each vector, [n]."""
-    found = np.empty(len(vectors), np.int32)
+    cell_of_row = np.empty(len(vectors), np.int32)
     for rows in as_they_lie(vectors, _ROWS):
-        found[rows] = cells.nearest(vectors[rows], 1)[:, 0]
-    return found
+        cell_of_row[rows] = cells.nearest(vectors[rows], 1)[:, 0]
+    return cell_of_row
 
 
-def _spread(places: Places, most: int) -> Places:
+def _spread(members: Places, max_count: int) -> Places:
     """Return at most so many places, spaced evenly."""
-    return places[np.linspace(0, len(places) - 1, min(most, len(places))).astype(np.intp)]
+    return members[np.linspace(0, len(members) - 1, min(max_count, len(members))).astype(np.intp)]
 
 
 def _largest(products: Floats, count: int) -> Places:

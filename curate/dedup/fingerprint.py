@@ -62,23 +62,23 @@ def fingerprint(pictures: NDArray[np.uint8], times_s: NDArray[np.float64]) -> ND
     """
     due = np.arange(0.0, float(times_s[-1]) + 1e-6, 1 / PICTURES_PER_S)
     chosen = np.unique(np.searchsorted(times_s, due - 1e-6).clip(0, len(times_s) - 1))
-    return np.stack([_small(pictures[number]) for number in chosen])
+    return np.stack([_small(pictures[index]) for index in chosen])
 
 
 def overlap(
-    kept: NDArray[np.uint8] | None, other: NDArray[np.uint8] | None, min_overlap: float
+    original: NDArray[np.uint8] | None, other: NDArray[np.uint8] | None, min_overlap: float
 ) -> Match | None:
     """Return the best agreement of a clip with a kept one; None where one has no fingerprint or is too short.
 
     Args:
-        kept: Fingerprint of the kept clip, uint8 [n, HEIGHT, WIDTH].
+        original: Fingerprint of the kept clip, uint8 [n, HEIGHT, WIDTH].
         other: Fingerprint of the other clip, uint8 [m, HEIGHT, WIDTH].
         min_overlap: Minimum share of the other clip's pictures that must be aligned.
     """
-    if kept is None or other is None:
+    if original is None or other is None:
         return None
-    least = max(2, math.ceil(min_overlap * len(other)))
-    return match(kept, other, least) if min(len(kept), len(other)) >= least else None
+    min_shared = max(2, math.ceil(min_overlap * len(other)))
+    return match(original, other, min_shared) if min(len(original), len(other)) >= min_shared else None
 
 
 def match(a: NDArray[np.uint8], b: NDArray[np.uint8], min_shared: int) -> Match:
@@ -101,19 +101,19 @@ def match(a: NDArray[np.uint8], b: NDArray[np.uint8], min_shared: int) -> Match:
             break
         first = max(0, -offset)
         shared = min(len(a) - first, len(b) - first - offset)
-        one, other = a[first : first + shared], b[first + offset : first + offset + shared]
-        agreement = max(_best_crop(one, other), _best_crop(other, one))
+        ours, other = a[first : first + shared], b[first + offset : first + offset + shared]
+        agreement = max(_best_crop(ours, other), _best_crop(other, ours))
         best = max(best, Match(agreement, shared))
     return best
 
 
-def _best_crop(whole: NDArray[np.uint8], part: NDArray[np.uint8]) -> float:
-    """Return the agreement of ``part`` with its best crop of ``whole``: a coarse grid on few pictures, refined."""
-    few = np.unique(np.linspace(0, len(whole) - 1, min(3, len(whole))).astype(int))
-    seen, wanted = whole[few], _blocks(part[few].astype(np.float32))
+def _best_crop(full: NDArray[np.uint8], part: NDArray[np.uint8]) -> float:
+    """Return the agreement of ``part`` with its best crop of ``full``: a coarse grid on few pictures, refined."""
+    few = np.unique(np.linspace(0, len(full) - 1, min(3, len(full))).astype(int))
+    sampled, part_blocks = full[few], _blocks(part[few].astype(np.float32))
 
     def tried(boxes: Sequence[Box]) -> tuple[float, Box]:
-        agreements = _agreement(_blocks(_crops(seen, boxes)), wanted, _FEWER_WORST)
+        agreements = _agreement(_blocks(_crops(sampled, boxes)), part_blocks, _FEWER_WORST)
         return max(zip(agreements.mean(axis=1).tolist(), boxes, strict=True))
 
     best = tried(_FIRST_BOXES)
@@ -123,7 +123,7 @@ def _best_crop(whole: NDArray[np.uint8], part: NDArray[np.uint8]) -> float:
             nearby = tried(_nearby(best[1], step))
             improved = nearby[0] > best[0]
             best = max(best, nearby)
-    (cropped,) = _crops(whole, [best[1]])
+    (cropped,) = _crops(full, [best[1]])
     blocks = _blocks(part.astype(np.float32))
     still = float(np.median(_agreement(_blocks(cropped), blocks, _WORST_SHARE)))
     if still < _LEAST_STILL:
@@ -135,23 +135,23 @@ def _best_crop(whole: NDArray[np.uint8], part: NDArray[np.uint8]) -> float:
 def _nearby(box: Box, step: float) -> list[Box]:
     left, top, scale = box
     moves = [(step, 0.0, 0.0), (0.0, step, 0.0), (step / 2, step / 2, -step)]
-    found = []
+    boxes = []
     for right, down, wider in moves:
         for sign in (1, -1):
             size = scale + sign * wider
             x, y = left + sign * right, top + sign * down
             if _SCALES[-1] - 0.02 <= size <= 1 and 0 <= x <= 1 - size + 1e-9 and 0 <= y <= 1 - size + 1e-9:
-                found.append((x, y, size))
-    return found or [box]
+                boxes.append((x, y, size))
+    return boxes or [box]
 
 
-def _agreement(one: Floats, other: Floats, worst_share: float) -> Floats:
+def _agreement(ours: Floats, other: Floats, worst_share: float) -> Floats:
     """Return the agreement of pictures in blocks, pair by pair, [..., n]: the best of the worst share of blocks."""
-    one = one - one.mean(axis=-1, keepdims=True)
+    ours = ours - ours.mean(axis=-1, keepdims=True)
     other = other - other.mean(axis=-1, keepdims=True)
-    together = (one * other).mean(axis=-1)
-    apart = ((one * one).mean(axis=-1) + (other * other).mean(axis=-1)) / 2
-    alike = (together + _FLOOR) / (apart + _FLOOR)  # [..., n, blocks]
+    together = (ours * other).mean(axis=-1)
+    energy = ((ours * ours).mean(axis=-1) + (other * other).mean(axis=-1)) / 2
+    alike = (together + _FLOOR) / (energy + _FLOOR)  # [..., n, blocks]
     worst = max(1, round(alike.shape[-1] * worst_share))
     return np.asarray(np.sort(alike, axis=-1)[..., worst - 1], np.float32)
 
@@ -166,10 +166,10 @@ def _changes_alike(a: Floats, b: Floats) -> tuple[float, float]:
         a: float32 [n, HEIGHT, WIDTH].
         b: float32 [n, HEIGHT, WIDTH].
     """
-    one, other = np.diff(a, axis=0), np.diff(b, axis=0)
-    apart = float((one * one).sum() + (other * other).sum()) / 2
-    moving = float((one * other).sum()) / max(apart, 1e-6)
-    return max(0.0, moving), apart / (apart + _CHANGE_FLOOR * max(1, one.size))
+    ours, other = np.diff(a, axis=0), np.diff(b, axis=0)
+    energy = float((ours * ours).sum() + (other * other).sum()) / 2
+    moving = float((ours * other).sum()) / max(energy, 1e-6)
+    return max(0.0, moving), energy / (energy + _CHANGE_FLOOR * max(1, ours.size))
 
 
 def _blocks(pictures: Floats) -> Floats:
@@ -190,8 +190,8 @@ def _crops(pictures: NDArray[np.uint8], boxes: Sequence[Box]) -> Floats:
     across = images[:, :, columns] * (1 - right) + images[:, :, np.minimum(columns + 1, WIDTH - 1)] * right
     box, down = np.arange(len(boxes))[:, None], down[..., None]
     # across is [n, HEIGHT, boxes, WIDTH]
-    found = across[:, rows, box] * (1 - down) + across[:, np.minimum(rows + 1, HEIGHT - 1), box] * down
-    return np.asarray(found.swapaxes(0, 1))
+    cropped = across[:, rows, box] * (1 - down) + across[:, np.minimum(rows + 1, HEIGHT - 1), box] * down
+    return np.asarray(cropped.swapaxes(0, 1))
 
 
 def _positions(

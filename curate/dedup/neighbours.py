@@ -49,14 +49,14 @@ _PAIRS = pa.schema({"earlier": pa.int32(), "later": pa.int32(), "cosine": pa.flo
 
 
 def near_pairs(
-    vectors: Matrix, least: float, most: int, device: Device = "cpu"
+    vectors: Matrix, min_cosine: float, max_neighbours: int, device: Device = "cpu"
 ) -> Iterator[tuple[int, int, float]]:
     """Yield (earlier, later, cosine) of similar pairs, with a maximum number of earlier ones for each later one.
 
     Args:
         vectors: Unit vectors [n, D].
-        least: Minimum cosine.
-        most: Maximum number of pairs per ``later``; the nearest, ordered by ``later``, then by falling
+        min_cosine: Minimum cosine.
+        max_neighbours: Maximum number of pairs per ``later``; the nearest, ordered by ``later``, then by falling
             cosine.
         device: Device of the products of few vectors; auto is a GPU where there is one and enough work. Pairs of
             `CELLS_FROM` vectors and more are sought in the nearest cells alone, and some are missed.
@@ -65,52 +65,60 @@ def near_pairs(
         UsageError: There is no such device.
     """
     if len(vectors) >= CELLS_FROM:
-        yield from _in_cells(vectors, None, least, most, device)
+        yield from _in_cells(vectors, None, min_cosine, max_neighbours, device)
         return
-    every = vectors[:]
-    products = blocks(every, every, device)
-    for rows in slices(0, len(every), _ROWS):
+    all_vectors = vectors[:]
+    products = blocks(all_vectors, all_vectors, device)
+    for rows in slices(0, len(all_vectors), _ROWS):
         columns = [*slices(0, rows.start, _COLUMNS), rows]
-        yield from _among_all(every, every, products, rows, columns, least, most).each()
+        yield from _among_all(
+            all_vectors, all_vectors, products, rows, columns, min_cosine, max_neighbours
+        ).each()
 
 
 def near_references(
-    vectors: Matrix, others: Matrix, least: float, most: int, device: Device = "cpu"
+    vectors: Matrix, references: Matrix, min_cosine: float, max_neighbours: int, device: Device = "cpu"
 ) -> Iterator[tuple[int, int, float]]:
-    """Yield (other, one, cosine) of similar pairs, with a maximum number of ``others`` for each vector.
+    """Yield (other, one, cosine) of similar pairs, with a maximum number of ``references`` for each vector.
 
     Args:
         vectors: Unit vectors [n, D].
-        others: Unit vectors [m, D].
-        least: Minimum cosine.
-        most: Maximum number of pairs per vector, as in `near_pairs`.
-        device: Device of the products, as in `near_pairs`; there, cells are those of ``others``.
+        references: Unit vectors [m, D].
+        min_cosine: Minimum cosine.
+        max_neighbours: Maximum number of pairs per vector, as in `near_pairs`.
+        device: Device of the products, as in `near_pairs`; there, cells are those of ``references``.
     """
-    if len(others) >= CELLS_FROM:
-        yield from _in_cells(vectors, others, least, most, device)
+    if len(references) >= CELLS_FROM:
+        yield from _in_cells(vectors, references, min_cosine, max_neighbours, device)
         return
-    every = others[:]
-    columns = list(slices(0, len(every), _COLUMNS))
+    all_references = references[:]
+    columns = list(slices(0, len(all_references), _COLUMNS))
     for part in slices(0, len(vectors), _ROWS_OF_CELLS):
         some = vectors[part]
-        products = blocks(some, every, device)
+        products = blocks(some, all_references, device)
         for rows in slices(0, len(some), _ROWS):
-            pairs = _among_all(some, every, products, rows, columns, least, most)
+            pairs = _among_all(some, all_references, products, rows, columns, min_cosine, max_neighbours)
             yield from pairs._replace(later=pairs.later + part.start).each()
 
 
 def _in_cells(
-    vectors: Matrix, others: Matrix | None, least: float, most: int, device: Device
+    vectors: Matrix, references: Matrix | None, min_cosine: float, max_neighbours: int, device: Device
 ) -> Iterator[tuple[int, int, float]]:
-    """Yield the nearest of the near cells for each vector, among ``others`` or among the vectors before it."""
-    among = vectors if others is None else others
+    """Yield the nearest of the near cells for each vector, among ``references`` or among the vectors before it."""
+    among = vectors if references is None else references
     file = InvertedFile.of(among, CellCentres.of(among, device=device))
-    asked = None if others is None else InvertedFile.of(vectors, file.cells)
-    yield from _pairs_in_cells(file, asked, slices(0, len(vectors), _ROWS_OF_CELLS), least, most)
+    queries = None if references is None else InvertedFile.of(vectors, file.cells)
+    yield from _pairs_in_cells(
+        file, queries, slices(0, len(vectors), _ROWS_OF_CELLS), min_cosine, max_neighbours
+    )
 
 
 def _pairs_in_cells(
-    file: InvertedFile, asked: InvertedFile | None, parts: Iterable[slice], least: float, most: int
+    file: InvertedFile,
+    queries: InvertedFile | None,
+    parts: Iterable[slice],
+    min_cosine: float,
+    max_neighbours: int,
 ) -> Iterator[tuple[int, int, float]]:
     """Yield the pairs of parts of vectors, part by part in the order of cells: neighbours ask for the same cells.
 
@@ -118,83 +126,89 @@ def _pairs_in_cells(
 
     Args:
         file: Vectors to compare with.
-        asked: Vectors to compare, in the same cells; None: those of ``file``, each with those before it.
-        parts: Rows of ``asked``.
-        least: Minimum cosine.
-        most: Maximum number of pairs per vector.
+        queries: Vectors to compare, in the same cells; None: those of ``file``, each with those before it.
+        parts: Rows of ``queries``.
+        min_cosine: Minimum cosine.
+        max_neighbours: Maximum number of pairs per vector.
     """
-    own = file if asked is None else asked
-    with RowParts(_PAIRS, -(-len(own.members) // _PART) or 1) as found:
+    query_file = file if queries is None else queries
+    with RowParts(_PAIRS, -(-len(query_file.members) // _PART) or 1) as pair_parts:
         for rows in parts:
-            vectors, places = own.vectors[rows], own.members[rows]
-            near = file.near(vectors, least - SLACK, most, before=places if asked is None else None)
-            pairs = _nearest(vectors, file.vectors, near, file.members, least, most)
-            later = places[pairs.later]
-            found.add(pa.table([file.members[pairs.earlier], later, pairs.cosine], _PAIRS), later // _PART)
-        for part in range(found.parts):
-            earlier, later, cosine = (column.to_numpy() for column in found.read(part).columns)
+            vectors, members = query_file.vectors[rows], query_file.members[rows]
+            near = file.near(
+                vectors, min_cosine - SLACK, max_neighbours, before=members if queries is None else None
+            )
+            pairs = _nearest(vectors, file.vectors, near, file.members, min_cosine, max_neighbours)
+            later = members[pairs.later]
+            pair_parts.add(
+                pa.table([file.members[pairs.earlier], later, pairs.cosine], _PAIRS), later // _PART
+            )
+        for part in range(pair_parts.parts):
+            earlier, later, cosine = (column.to_numpy() for column in pair_parts.read(part).columns)
             order = np.argsort(later, kind="stable")
             yield from Pairs(earlier[order], later[order], cosine[order]).each()
 
 
 def _among_all(
     vectors: Floats,
-    others: Floats,
+    references: Floats,
     products: Blocks,
     rows: slice,
     columns: list[slice],
-    least: float,
-    most: int,
+    min_cosine: float,
+    max_neighbours: int,
 ) -> Pairs:
     """Return the nearest columns for each row; of rows compared with themselves only earlier ones."""
-    found = []
+    nominations = []
     for part in columns:
-        itself = part == rows and others is vectors
+        itself = part == rows and references is vectors
         # All later rows may be nearer than the earlier ones, so none may be cut off here.
-        near = products.near(rows, part, least - SLACK, _ROWS if itself else most)
+        near = products.near(rows, part, min_cosine - SLACK, _ROWS if itself else max_neighbours)
         if itself:
             near = near.kept(near.column < near.row)
-        found.append(near._replace(column=near.column + part.start))
-    pairs = _nearest(vectors[rows], others, Nominated.joined(found), None, least, most)
+        nominations.append(near._replace(column=near.column + part.start))
+    pairs = _nearest(
+        vectors[rows], references, Nominated.joined(nominations), None, min_cosine, max_neighbours
+    )
     return pairs._replace(later=pairs.later + rows.start)
 
 
 def _nearest(
     vectors: Floats,
-    others: Matrix,
+    references: Matrix,
     nominated: Nominated,
-    places: NDArray[np.int32] | None,
-    least: float,
-    most: int,
+    members: NDArray[np.int32] | None,
+    min_cosine: float,
+    max_neighbours: int,
 ) -> Pairs:
-    """Return nominated pairs that reach ``least``, by row, then by falling cosine, at most ``most`` of each row.
+    """Return nominated pairs that reach ``min_cosine``, at most ``max_neighbours`` a row, by row and falling cosine.
 
     Args:
         vectors: Rows of ``nominated``.
-        others: Its columns.
+        references: Its columns.
         nominated: Rows and columns to look at.
-        places: Place of each column by which equal cosines are ordered; None: the column itself.
-        least: Minimum cosine.
-        most: Maximum number of pairs per row.
+        members: Index of each column by which equal cosines are ordered; None: the column itself.
+        min_cosine: Minimum cosine.
+        max_neighbours: Maximum number of pairs per row.
     """
-    nominated = nominated.strongest(most)
+    nominated = nominated.strongest(max_neighbours)
     row, column = nominated.row, nominated.column
-    cosines = _cosines(vectors, others, row, column)
-    order = np.lexsort((column if places is None else places[column], -cosines, row))
-    order = order[cosines[order] >= least]
+    cosines = _cosines(vectors, references, row, column)
+    order = np.lexsort((column if members is None else members[column], -cosines, row))
+    order = order[cosines[order] >= min_cosine]
     firsts = np.flatnonzero(np.diff(row[order], prepend=-1))
-    given = np.arange(len(order)) - np.repeat(firsts, np.diff(firsts, append=len(order)))
-    order = order[given < most]
+    rank = np.arange(len(order)) - np.repeat(firsts, np.diff(firsts, append=len(order)))
+    order = order[rank < max_neighbours]
     return Pairs(column[order], row[order], cosines[order])
 
 
-def _cosines(vectors: Floats, others: Matrix, rows: Places, columns: Places) -> NDArray[np.float64]:
+def _cosines(vectors: Floats, references: Matrix, rows: Places, columns: Places) -> NDArray[np.float64]:
     """Return the cosines of pairs; each column is read once, and those that lie together are read together."""
-    found = np.empty(len(rows))
+    cosines = np.empty(len(rows))
     order = np.argsort(columns, kind="stable")
     for part in slices(0, len(rows), _AT_ONCE):
         some = order[part]
-        found[some] = np.einsum(
-            "nd,nd->n", vectors[rows[some]].astype(np.float64), others[columns[some]].astype(np.float64)
+        cosines[some] = np.einsum(
+            "nd,nd->n", vectors[rows[some]].astype(np.float64), references[columns[some]].astype(np.float64)
         )
-    return found
+    return cosines

@@ -41,25 +41,27 @@ class Nominated(NamedTuple):
         """Return the products at some places."""
         return Nominated(self.row[which], self.column[which], self.product[which])
 
-    def strongest(self, most: int) -> "Nominated":
-        """Leave out what cannot be among the ``most`` largest of its row, with each off by `SLACK` at most."""
-        return self.kept(self.product >= self.bounds(most, int(self.row.max(initial=0)) + 1)[self.row])
+    def strongest(self, max_neighbours: int) -> "Nominated":
+        """Leave out what cannot be among the ``max_neighbours`` largest of its row, each off by `SLACK` at most."""
+        return self.kept(
+            self.product >= self.bounds(max_neighbours, int(self.row.max(initial=0)) + 1)[self.row]
+        )
 
-    def bounds(self, most: int, rows: int) -> Floats:
-        """Return the least product that may be among the ``most`` largest of each row, [rows]; -1: it has fewer."""
+    def bounds(self, max_neighbours: int, rows: int) -> Floats:
+        """Return the least product among the ``max_neighbours`` largest of each row, [rows]; -1: it has fewer."""
         order = np.lexsort((-self.product, self.row))
         starts = np.searchsorted(self.row[order], np.arange(rows + 1))
-        full = np.flatnonzero(np.diff(starts) >= most)
+        full = np.flatnonzero(np.diff(starts) >= max_neighbours)
         bounds = np.full(rows, -1, np.float32)
-        bounds[full] = self.product[order[starts[full] + most - 1]] - 2 * SLACK
+        bounds[full] = self.product[order[starts[full] + max_neighbours - 1]] - 2 * SLACK
         return bounds
 
 
 class Blocks(Protocol):
     """Products of one matrix with another, block by block."""
 
-    def near(self, rows: slice, columns: slice, least: float, most: int) -> Nominated:
-        """Return products within the block that reach ``least``, with the ``most`` largest per row at most."""
+    def near(self, rows: slice, columns: slice, min_cosine: float, max_neighbours: int) -> Nominated:
+        """Return products in the block that reach ``min_cosine``, at most the ``max_neighbours`` largest per row."""
 
     def best(self, rows: slice) -> Places:
         """Return the column of the largest product of each row."""
@@ -71,8 +73,8 @@ class CpuBlocks:
     def __init__(self, rows: Floats, columns: Floats) -> None:
         self._rows, self._columns = rows, columns
 
-    def near(self, rows: slice, columns: slice, least: float, most: int) -> Nominated:
-        return strongest(self._rows[rows] @ self._columns[columns].T, least, most)
+    def near(self, rows: slice, columns: slice, min_cosine: float, max_neighbours: int) -> Nominated:
+        return strongest(self._rows[rows] @ self._columns[columns].T, min_cosine, max_neighbours)
 
     def best(self, rows: slice) -> Places:
         return np.asarray(np.argmax(self._rows[rows] @ self._columns.T, axis=1))
@@ -87,13 +89,11 @@ class TorchBlocks:
         self._rows = torch.from_numpy(rows).to(device)
         self._columns = self._rows if columns is rows else torch.from_numpy(columns).to(device)
 
-    def near(self, rows: slice, columns: slice, least: float, most: int) -> Nominated:
+    def near(self, rows: slice, columns: slice, min_cosine: float, max_neighbours: int) -> Nominated:
         products = self._rows[rows] @ self._columns[columns].T
-        values, place = products.topk(min(most, products.shape[1]), dim=1)
-        found, rank = (values >= least).nonzero(as_tuple=True)
-        return Nominated(
-            found.cpu().numpy(), place[found, rank].cpu().numpy(), values[found, rank].cpu().numpy()
-        )
+        values, column = products.topk(min(max_neighbours, products.shape[1]), dim=1)
+        row, rank = (values >= min_cosine).nonzero(as_tuple=True)
+        return Nominated(row.cpu().numpy(), column[row, rank].cpu().numpy(), values[row, rank].cpu().numpy())
 
     def best(self, rows: slice) -> Places:
         return np.asarray((self._rows[rows] @ self._columns.T).argmax(dim=1).cpu().numpy(), np.intp)
@@ -111,16 +111,16 @@ def blocks(rows: Floats, columns: Floats, device: Device) -> Blocks:
     return CpuBlocks(rows, columns) if picked == "cpu" else TorchBlocks(rows, columns, picked)
 
 
-def strongest(products: Floats, least: float | Floats, most: int) -> Nominated:
-    """Return the products that reach ``least``, with the ``most`` largest per row at most."""
-    found, place = np.nonzero(products >= least)
-    crowded = np.flatnonzero(np.bincount(found, minlength=len(products)) > most)
+def strongest(products: Floats, min_cosine: float | Floats, max_neighbours: int) -> Nominated:
+    """Return the products that reach ``min_cosine``, with the ``max_neighbours`` largest per row at most."""
+    row, column = np.nonzero(products >= min_cosine)
+    crowded = np.flatnonzero(np.bincount(row, minlength=len(products)) > max_neighbours)
     if len(crowded):
-        largest = np.argpartition(products[crowded], -most, axis=1)[:, -most:]
-        calm = ~np.isin(found, crowded)
-        found = np.concatenate([found[calm], np.repeat(crowded, most)])
-        place = np.concatenate([place[calm], largest.ravel()])
-    return Nominated(found, place, products[found, place])
+        largest = np.argpartition(products[crowded], -max_neighbours, axis=1)[:, -max_neighbours:]
+        calm = ~np.isin(row, crowded)
+        row = np.concatenate([row[calm], np.repeat(crowded, max_neighbours)])
+        column = np.concatenate([column[calm], largest.ravel()])
+    return Nominated(row, column, products[row, column])
 
 
 def nearest_centre(vectors: Floats, centres: Floats, device: Device = "cpu") -> Places:

@@ -15,19 +15,19 @@ _SHIFT = np.uint64(29)
 
 def hashes(texts: pa.Array) -> Hashes:
     """Return a number for each text, or binary value, equal for equal ones; 0 for null."""
-    found = np.empty(len(texts), np.uint64)
+    hash_values = np.empty(len(texts), np.uint64)
     for first in range(0, len(texts), _AT_ONCE):
-        found[first : first + _AT_ONCE] = _hashes(texts[first : first + _AT_ONCE])
-    return found
+        hash_values[first : first + _AT_ONCE] = _hashes(texts[first : first + _AT_ONCE])
+    return hash_values
 
 
 def _hashes(texts: pa.Array) -> Hashes:
     lengths = pc.fill_null(pc.binary_length(texts), 0).to_numpy().astype(np.int64)
-    found = np.zeros(len(texts), np.uint64)
+    hash_values = np.zeros(len(texts), np.uint64)
     texts = texts.cast(pa.large_string() if pa.types.is_string(texts.type) else pa.large_binary())
     _, where, data = texts.buffers()
     if data is None or not lengths.any():
-        return found
+        return hash_values
     starts = np.frombuffer(where, np.int64)[texts.offset : texts.offset + len(texts)]
     content = np.frombuffer(data, np.uint8)
     for length in np.unique(lengths[lengths > 0]).tolist():
@@ -42,8 +42,8 @@ def _hashes(texts: pa.Array) -> Hashes:
         for word in padded.view(np.uint64).T:
             value = (value ^ word) * _ODD
             value ^= value >> _SHIFT
-        found[rows] = value
-    return found
+        hash_values[rows] = value
+    return hash_values
 
 
 def may_repeat(values: Hashes) -> NDArray[np.bool_]:
@@ -52,8 +52,8 @@ def may_repeat(values: Hashes) -> NDArray[np.bool_]:
     repeated = np.unique(order[1:][order[1:] == order[:-1]])
     if not len(repeated):
         return np.zeros(len(values), bool)
-    places = np.searchsorted(repeated, values)
-    return np.asarray(repeated[np.minimum(places, len(repeated) - 1)] == values)
+    indices = np.searchsorted(repeated, values)
+    return np.asarray(repeated[np.minimum(indices, len(repeated) - 1)] == values)
 
 
 class TextPlaces:
@@ -65,23 +65,23 @@ class TextPlaces:
 
     def __init__(self, texts: pa.Array) -> None:
         self._texts = texts
-        found = hashes(texts)
-        self._order = np.argsort(found, kind="stable")
-        self._sorted = found[self._order]
+        hash_values = hashes(texts)
+        self._order = np.argsort(hash_values, kind="stable")
+        self._sorted = hash_values[self._order]
 
     def find(self, values: pa.Array) -> NDArray[np.int64]:
         """Return the place of each value, or -1."""
         if not len(self._sorted) or not len(values):
             return np.full(len(values), -1, np.int64)
-        wanted = hashes(values)
-        order = np.argsort(wanted, kind="stable")  # values in order are found ten times as fast
+        hash_values = hashes(values)
+        order = np.argsort(hash_values, kind="stable")  # values in order are found ten times as fast
         at = np.empty(len(values), np.int64)
-        at[order] = np.minimum(np.searchsorted(self._sorted, wanted[order]), len(self._sorted) - 1)
-        places = np.where(self._sorted[at] == wanted, self._order[at], -1)
+        at[order] = np.minimum(np.searchsorted(self._sorted, hash_values[order]), len(self._sorted) - 1)
+        indices = np.where(self._sorted[at] == hash_values, self._order[at], -1)
         # Two texts with one number: the second is looked for as before.
-        same = pc.fill_null(pc.equal(self._texts.take(pa.array(places, mask=places < 0)), values), False)
-        wrong = np.flatnonzero((places >= 0) & ~same.to_numpy(zero_copy_only=False))
+        same = pc.fill_null(pc.equal(self._texts.take(pa.array(indices, mask=indices < 0)), values), False)
+        wrong = np.flatnonzero((indices >= 0) & ~same.to_numpy(zero_copy_only=False))
         if len(wrong):
-            others = pc.fill_null(pc.index_in(values.take(pa.array(wrong)), value_set=self._texts), -1)
-            places[wrong] = others.to_numpy()
-        return places
+            exact_indices = pc.fill_null(pc.index_in(values.take(pa.array(wrong)), value_set=self._texts), -1)
+            indices[wrong] = exact_indices.to_numpy()
+        return indices

@@ -41,17 +41,17 @@ class Vectors:
         Raises:
             RunError: they have different widths.
         """
-        file, places = VectorFile(), array("i")
+        file, vector_rows = VectorFile(), array("i")
         for vector in vectors:
-            places.append(-1 if vector is None else len(file))
+            vector_rows.append(-1 if vector is None else len(file))
             if vector is not None:
                 file.append(vector[None])
-        return Vectors.placed(np.array(places, np.int32), file)
+        return Vectors.placed(np.array(vector_rows, np.int32), file)
 
     @staticmethod
-    def placed(places: NDArray[np.int32], file: VectorFile) -> "Vectors":
+    def placed(vector_rows: NDArray[np.int32], file: VectorFile) -> "Vectors":
         """Return vectors that lie in a file at places, -1 where there is none, [rows]."""
-        return Vectors(places >= 0, lambda rows: file[places[rows]], file.dtype, places)
+        return Vectors(vector_rows >= 0, lambda rows: file[vector_rows[rows]], file.dtype, vector_rows)
 
     def some(self, rows: Places) -> Matrix:
         """Return the vectors of such rows, which are read when they are asked for."""
@@ -110,40 +110,47 @@ class DedupClips:
         by_key[pc.sort_indices(self.keys.take(pa.array(rows))).to_numpy()] = np.arange(len(rows))
         return rows[np.lexsort((by_key, *(-self.quality[rows].T[::-1]), ~self.old[rows]))]
 
-    def fresh(self, others: "DedupClips") -> "DedupClips":
+    def fresh(self, other_clips: "DedupClips") -> "DedupClips":
         """Return the new clips, and the clips of others as old ones."""
         rows = np.flatnonzero(~self.old)
         ours = len(rows)
 
-        def joined(one: Vectors, other: Vectors) -> Vectors:
-            def read(wanted: Places) -> NDArray[np.float32]:
-                own = wanted < ours
-                parts = [(own, one, rows[wanted[own]]), (~own, other, wanted[~own] - ours)]
-                found = [(where, vectors.read(some)) for where, vectors, some in parts if len(some)]
-                matrix = np.empty((len(wanted), found[0][1].shape[1]), np.float32)
-                for where, some in found:
+        def joined(self_vectors: Vectors, other: Vectors) -> Vectors:
+            def read(selected: Places) -> NDArray[np.float32]:
+                in_self = selected < ours
+                parts = [
+                    (in_self, self_vectors, rows[selected[in_self]]),
+                    (~in_self, other, selected[~in_self] - ours),
+                ]
+                matrices = [(where, vectors.read(some)) for where, vectors, some in parts if len(some)]
+                matrix = np.empty((len(selected), matrices[0][1].shape[1]), np.float32)
+                for where, some in matrices:
                     matrix[where] = some
                 return matrix
 
-            there = np.concatenate([one.there[rows], other.there])
-            return Vectors(there, read, np.result_type(one.dtype, other.dtype))
+            present = np.concatenate([self_vectors.there[rows], other.there])
+            return Vectors(present, read, np.result_type(self_vectors.dtype, other.dtype))
 
         def fingerprint(row: int) -> NDArray[np.uint8] | None:
-            return self.fingerprint(int(rows[row])) if row < ours else others.fingerprint(row - ours)
+            return self.fingerprint(int(rows[row])) if row < ours else other_clips.fingerprint(row - ours)
 
-        ranks = max(self.quality.shape[1], others.quality.shape[1])
+        ranks = max(self.quality.shape[1], other_clips.quality.shape[1])
         padded = [
-            np.pad(one, ((0, 0), (0, ranks - one.shape[1]))) for one in (self.quality[rows], others.quality)
+            np.pad(quality, ((0, 0), (0, ranks - quality.shape[1])))
+            for quality in (self.quality[rows], other_clips.quality)
         ]
-        sources = [one.cast(pa.string()) for one in (self.sources.take(rows), others.sources)]
+        sources = [
+            source_column.cast(pa.string())
+            for source_column in (self.sources.take(rows), other_clips.sources)
+        ]
         return DedupClips(
-            keys=pa.concat_arrays([self.keys.take(rows), others.keys]),
-            sha256=pa.concat_arrays([self.sha256.take(rows), others.sha256]),
+            keys=pa.concat_arrays([self.keys.take(rows), other_clips.keys]),
+            sha256=pa.concat_arrays([self.sha256.take(rows), other_clips.sha256]),
             sources=pa.concat_arrays(sources),
             quality=np.concatenate(padded),
-            old=np.arange(ours + len(others)) >= ours,
-            footage=joined(self.footage, others.footage),
-            embedding=joined(self.embedding, others.embedding),
+            old=np.arange(ours + len(other_clips)) >= ours,
+            footage=joined(self.footage, other_clips.footage),
+            embedding=joined(self.embedding, other_clips.embedding),
             fingerprint=fingerprint,
         )
 

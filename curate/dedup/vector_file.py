@@ -56,8 +56,8 @@ class Chosen:
 
 def as_they_lie(vectors: Matrix, step: int) -> Iterator[slice | Places]:
     """Yield all rows, so many at a time, in an order in which they are read fast."""
-    places = vectors.places if isinstance(vectors, Chosen) else None
-    order = None if places is None else np.argsort(places)
+    vector_rows = vectors.places if isinstance(vectors, Chosen) else None
+    order = None if vector_rows is None else np.argsort(vector_rows)
     for rows in slices(0, len(vectors), step):
         yield rows if order is None else order[rows]
 
@@ -108,11 +108,11 @@ class VectorFile:
     def __getitem__(self, rows: slice | Places, /) -> Floats:
         if isinstance(rows, slice):
             start, end, _ = rows.indices(self._count)
-            found = np.empty((end - start, self.width), np.float32)
+            matrix = np.empty((end - start, self.width), np.float32)
             for first in range(start, end, _RUN):
                 last = min(first + _RUN, end)
-                found[first - start : last - start] = as_float32(self._read(first, last))
-            return found
+                matrix[first - start : last - start] = as_float32(self._read(first, last))
+            return matrix
         several, where = _distinct(rows)
         return as_float32(self._at(several))[where]
 
@@ -123,19 +123,19 @@ class VectorFile:
 
     def _at(self, rows: Places) -> NDArray[Any]:
         """Return vectors by rising rows; runs of neighbours are read together."""
-        found = np.empty((len(rows), self.width), self.dtype)
+        matrix = np.empty((len(rows), self.width), self.dtype)
         run = np.empty((min(_RUN, self._count), self.width), self.dtype)
-        apart = (np.diff(rows, prepend=-_RUN) > _GAP) | (np.diff(rows // _RUN, prepend=-1) > 0)
-        starts = np.flatnonzero(apart)
+        starts_run = (np.diff(rows, prepend=-_RUN) > _GAP) | (np.diff(rows // _RUN, prepend=-1) > 0)
+        starts = np.flatnonzero(starts_run)
         ends = np.append(starts, len(rows))[1:]
         bounds = (starts, ends, rows[starts], rows[ends - 1] + 1)
         for start, end, first, last in zip(*(bound.tolist() for bound in bounds), strict=True):
             if end - start == last - first:
-                self._fill(found[start:end], first)
+                self._fill(matrix[start:end], first)
             else:
                 self._fill(run[: last - first], first)
-                found[start:end] = run[rows[start:end] - first]
-        return found
+                matrix[start:end] = run[rows[start:end] - first]
+        return matrix
 
     def _fit(self, vectors: NDArray[Any]) -> None:
         """Take up width and type of vectors that come."""
@@ -153,22 +153,22 @@ class VectorFile:
                 self._write(start, part.astype(self.dtype))
 
     def _read(self, start: int, end: int, dtype: np.dtype[Any] | None = None) -> NDArray[Any]:
-        found = np.empty((end - start, self.width), dtype or self.dtype)
-        self._fill(found, start)
-        return found
+        matrix = np.empty((end - start, self.width), dtype or self.dtype)
+        self._fill(matrix, start)
+        return matrix
 
-    def _fill(self, found: NDArray[Any], row: int) -> None:
-        left, at = found, row * self.width * found.itemsize
-        while left.nbytes:
-            size = os.preadv(self._handle, [left.data], at)
+    def _fill(self, matrix: NDArray[Any], row: int) -> None:
+        remaining, at = matrix, row * self.width * matrix.itemsize
+        while remaining.nbytes:
+            size = os.preadv(self._handle, [remaining.data], at)
             assert size, "rows end before their number does"
-            left, at = left.reshape(-1).view(np.uint8)[size:], at + size
+            remaining, at = remaining.reshape(-1).view(np.uint8)[size:], at + size
 
     def _write(self, row: int, data: NDArray[Any]) -> None:
-        left, at = data.reshape(-1).view(np.uint8).data, row * self.width * data.itemsize
-        while left:
-            size = os.pwrite(self._handle, left, at)
-            left, at = left[size:], at + size
+        remaining, at = data.reshape(-1).view(np.uint8).data, row * self.width * data.itemsize
+        while remaining:
+            size = os.pwrite(self._handle, remaining, at)
+            remaining, at = remaining[size:], at + size
 
 
 def _distinct(rows: Places) -> tuple[Places, Places]:
@@ -187,6 +187,6 @@ def as_float32(vectors: NDArray[Any]) -> Floats:
     wide = bits.astype(np.int32)
     wide <<= 13
     wide &= ~0x70000000  # copies of the sign
-    found = wide.view(np.float32)
-    found *= np.float32(2.0**112)  # the exponent's other offset
-    return found
+    floats = wide.view(np.float32)
+    floats *= np.float32(2.0**112)  # the exponent's other offset
+    return floats

@@ -25,7 +25,7 @@ def scores(sample: ClipSample, config: ScoreConfig) -> dict[str, float]:
     """
     bars = find_bars(sample.pictures)
     inner = without_bars(sample, bars)
-    found = {
+    named_scores = {
         **shape_scores(sample),
         **light_scores(inner),
         **still_scores(sample),
@@ -36,9 +36,9 @@ def scores(sample: ClipSample, config: ScoreConfig) -> dict[str, float]:
         **sound_scores(sample),
     }
     if config.ocr != "none":
-        found |= ocr_scores(sample, text_reader(config.ocr))
-    check_names(found.keys())
-    return {name: round(value, _DIGITS) for name, value in found.items()}
+        named_scores |= ocr_scores(sample, text_reader(config.ocr))
+    check_names(named_scores.keys())
+    return {name: round(value, _DIGITS) for name, value in named_scores.items()}
 
 
 __all__ = [

@@ -114,9 +114,9 @@ def without_bars(sample: ClipSample, bars: Bars) -> ClipSample:
     return replace(sample, pictures=sample.pictures[:, top : height - bottom, left : width - right])
 
 
-def _depth(least: NDArray[np.uint8], largest: NDArray[np.uint8]) -> int:
+def _depth(darkest: NDArray[np.uint8], largest: NDArray[np.uint8]) -> int:
     """Return the number of border lines at the top, from the minima and maxima over time, [h, w, 3]."""
-    low, high = least.astype(np.int16), largest.astype(np.int16)
+    low, high = darkest.astype(np.int16), largest.astype(np.int16)
     colour = np.median((low[0] + high[0]) // 2, axis=0).astype(np.int16)
     even = (np.abs(low - colour) <= _TOLERANCE) & (np.abs(high - colour) <= _TOLERANCE)
     shares = even.all(axis=2).mean(axis=1)

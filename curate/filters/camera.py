@@ -44,11 +44,11 @@ def camera_scores(grey: Floats, pictures_per_s: float) -> dict[str, float]:
     """
     height, width = grey.shape[1:]
     fields = [_field(before, after) for before, after in pairwise(grey)]
-    found = np.array([field for field in fields if field is not None])
-    if not len(found) or len(found) < _MIN_MEASURED * len(fields):
+    measured = np.array([field for field in fields if field is not None])
+    if not len(measured) or len(measured) < _MIN_MEASURED * len(fields):
         return {}
-    length = min(max(1, round(_LASTS_S * pictures_per_s)), len(found))
-    moved = _without_failures(found * pictures_per_s, length)
+    length = min(max(1, round(_LASTS_S * pictures_per_s)), len(measured))
+    moved = _without_failures(measured * pictures_per_s, length)
     lasting = _smooth(moved, length)
     right, down, larger, turned = np.abs(lasting).mean(axis=0)
     rest = (moved - lasting)[:, :2] / np.hypot(height, width)
@@ -64,14 +64,14 @@ def camera_scores(grey: Floats, pictures_per_s: float) -> dict[str, float]:
 def _field(before: Floats, after: Floats) -> NDArray[np.float64] | None:
     """Return how far a picture moved right and down (pixels), grew, turned (radians); None where it cannot be told."""
     windows = window_motion(before, after)
-    seen = windows.structured
-    if seen.sum() < _MIN_WINDOWS:
+    structured = windows.structured
+    if structured.sum() < _MIN_WINDOWS:
         return None
-    moved, share = windows.shift + windows.moved[seen], np.full(seen.sum(), 1 / seen.sum())
-    places = windows.places[seen]
-    field = camera_field(places, moved, share)
-    apart = np.hypot(*(moved - field[0] - places @ field[1:]).T)
-    if (apart <= _MOST_APART_PX).mean() < _MIN_AGREEING:
+    moved, share = windows.shift + windows.moved[structured], np.full(structured.sum(), 1 / structured.sum())
+    positions = windows.places[structured]
+    field = camera_field(positions, moved, share)
+    residuals_px = np.hypot(*(moved - field[0] - positions @ field[1:]).T)
+    if (residuals_px <= _MOST_APART_PX).mean() < _MIN_AGREEING:
         return None
     (right, down), (across_right, across_down), (along_right, along_down) = field
     height, width = before.shape
@@ -83,8 +83,8 @@ def _field(before: Floats, after: Floats) -> NDArray[np.float64] | None:
 def _without_failures(values: NDArray[np.float64], length: int) -> NDArray[np.float64]:
     """Return rows, [n, k], limited to a few usual deviations from their running median: no failed match counts."""
     middle = np.median(sliding_window_view(values, length, axis=0), axis=-1)[_first(len(values), length)]
-    most = _DEVIATIONS * np.median(np.abs(values - middle), axis=0)
-    limited: NDArray[np.float64] = middle + (values - middle).clip(-most, most)
+    max_deviation = _DEVIATIONS * np.median(np.abs(values - middle), axis=0)
+    limited: NDArray[np.float64] = middle + (values - middle).clip(-max_deviation, max_deviation)
     return limited
 
 

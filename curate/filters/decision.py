@@ -44,9 +44,9 @@ def decide(scores: Mapping[str, float], config: FilterConfig) -> Rejection | Non
     return first_rejection(scores, thresholds(config))
 
 
-def first_rejection(scores: Mapping[str, float], wanted: "Iterable[Threshold]") -> Rejection | None:
+def first_rejection(scores: Mapping[str, float], thresholds: "Iterable[Threshold]") -> Rejection | None:
     """Return the first of some thresholds that rejects the scores; see `decide`."""
-    for threshold in wanted:
+    for threshold in thresholds:
         score = scores.get(threshold.name, math.nan)
         if math.isnan(score):
             return threshold.missing(scores.get("motion_source"))
@@ -98,7 +98,7 @@ def thresholds(config: FilterConfig) -> tuple[Threshold, ...]:
     """Return the thresholds that are set, in order."""
     keys = (*FilterConfig.model_fields, *sorted(config.model_extra or {}))
     values = (Threshold(key, key[:3], score_of(key), getattr(config, key)) for key in keys)
-    return tuple(one for one in values if one.value is not None)
+    return tuple(threshold for threshold in values if threshold.value is not None)
 
 
 def by_stage(

@@ -51,8 +51,8 @@ def flow(grey: Floats) -> PictureMotion:
     for before, after in pairwise(halved):
         windows = window_motion(before, after)
         # A thing that moves may fill only a part of its window.
-        places, moved = windows.places, windows.shift + windows.moved * windows.changed[:, None]
-        rest = moved - camera_motion(places, moved, np.full(len(places), 1 / len(places)))
+        positions, moved = windows.places, windows.shift + windows.moved * windows.changed[:, None]
+        rest = moved - camera_motion(positions, moved, np.full(len(positions), 1 / len(positions)))
         lengths = np.hypot(*moved.T)
         motion.append(float(lengths.mean()))
         fastest.append(float(lengths.max()))
@@ -84,24 +84,24 @@ def window_motion(before: Floats, after: Floats) -> Windows:
     height, width = before.shape
     window = min(_WINDOW_PX, height, width)
     tops, lefts = _starts(height, window), _starts(width, window)
-    places = np.array(
+    positions = np.array(
         [
             ((left + window / 2) / width - 0.5, (top + window / 2) / height - 0.5)
             for top in tops
             for left in lefts
         ]
     )
-    whole, part = _taper(height, width), _taper(window, window)
-    down, right = _shift(before[None], after[None], whole)[0].round().astype(int)
+    picture_taper, part = _taper(height, width), _taper(window, window)
+    down, right = _shift(before[None], after[None], picture_taper)[0].round().astype(int)
     if _difference(before, after, down, right) >= _difference(before, after, 0, 0):
         down = right = 0
     a, b = _windows(before, after, tops, lefts, window, down, right)
     structured = a.std(axis=(1, 2)) >= _MIN_CONTRAST
     changed = _changed(a, b) * structured
-    moved = np.zeros((len(places), 2))
+    moved = np.zeros((len(positions), 2))
     if (visible := changed > 0).any():
         moved[visible] = _shift(a[visible], b[visible], part)
-    return Windows(places, np.array([right, down], np.float64), moved[:, ::-1], changed, structured)
+    return Windows(positions, np.array([right, down], np.float64), moved[:, ::-1], changed, structured)
 
 
 def _halved(grey: Floats) -> Floats:
@@ -117,7 +117,7 @@ def _halved(grey: Floats) -> Floats:
 def _starts(size: int, window: int) -> list[int]:
     """Return window positions that cover a side evenly and overlap by about half."""
     count = max(1, round((size - window) / _STRIDE_PX) + 1)
-    return [round(place * (size - window) / max(1, count - 1)) for place in range(count)]
+    return [round(index * (size - window) / max(1, count - 1)) for index in range(count)]
 
 
 def _taper(height: int, width: int) -> Floats:
@@ -140,8 +140,8 @@ def _shift(before: Floats, after: Floats, taper: Floats) -> NDArray[np.float64]:
     best = peaks.reshape(count, -1).argmax(axis=1)
     rows, columns = best // width, best % width
     at = np.arange(count)
-    found = np.empty((count, 2))
-    for axis, place, length in ((0, rows, height), (1, columns, width)):
+    shifts = np.empty((count, 2))
+    for axis, peak, length in ((0, rows, height), (1, columns, width)):
         values = [
             peaks[at, (rows + step * (axis == 0)) % height, (columns + step * (axis == 1)) % width]
             for step in (-1, 0, 1)
@@ -149,8 +149,8 @@ def _shift(before: Floats, after: Floats, taper: Floats) -> NDArray[np.float64]:
         curve = values[0] - 2 * values[1] + values[2]
         slope = (values[0] - values[2]) / 2
         part = np.divide(slope, curve, out=np.zeros(count), where=curve < 0)
-        found[:, axis] = (place + length // 2) % length - length // 2 + part.clip(-0.5, 0.5)
-    return found
+        shifts[:, axis] = (peak + length // 2) % length - length // 2 + part.clip(-0.5, 0.5)
+    return shifts
 
 
 def _changed(a: Floats, b: Floats) -> Floats:

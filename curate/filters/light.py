@@ -30,9 +30,9 @@ def light_scores(sample: ClipSample) -> dict[str, float]:
     """
     shares = _cumulative(sample)
     dark, bright = shares[:, _DARK] >= _ALL, 1 - shares[:, _BRIGHT - 1] >= _ALL
-    for number in np.flatnonzero(dark | bright):
-        if _shows(sample.grey[number]):
-            dark[number] = bright[number] = False
+    for index in np.flatnonzero(dark | bright):
+        if _shows(sample.grey[index]):
+            dark[index] = bright[index] = False
     spread = (shares < 0.95).sum(axis=1) - (shares < 0.05).sum(axis=1)
     levels = np.arange(256)
     return {

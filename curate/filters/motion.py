@@ -20,19 +20,19 @@ def motion_scores(sample: ClipSample) -> dict[str, float]:
         return {"motion_source": VECTORS_MISSING}
     if sample.motion is not None and np.isfinite(sample.motion).any():
         per_second = len(sample.motion) / sample.duration_s
-        found = {"motion": sample.motion, "motion_local": sample.motion_local}
+        measured = {"motion": sample.motion, "motion_local": sample.motion_local}
         means = {
             name: float(np.nanmean(values, dtype=np.float64)) * per_second
-            for name, values in found.items()
+            for name, values in measured.items()
             if values is not None and np.isfinite(values).any()
         }
         return {**means, "motion_source": CODEC}
     if len(sample.pictures) < 2:
         return {"motion": 0.0, "motion_local": 0.0, "motion_source": FLOW}
-    seen = flow(sample.grey)
+    picture_flow = flow(sample.grey)
     seconds = float(sample.times_s[-1] - sample.times_s[0])
     return {
-        "motion": float(seen.motion.sum(dtype=np.float64)) / seconds,
-        "motion_local": float(seen.motion_local.sum(dtype=np.float64)) / seconds,
+        "motion": float(picture_flow.motion.sum(dtype=np.float64)) / seconds,
+        "motion_local": float(picture_flow.motion_local.sum(dtype=np.float64)) / seconds,
         "motion_source": FLOW,
     }

@@ -33,13 +33,13 @@ def never_measured(measured: Mapping[str, int]) -> set[str]:
     return {name for name in lacking(measured) if name not in measured and name not in FIRST}
 
 
-def check_names(found: Set[str]) -> None:
+def check_names(names: Set[str]) -> None:
     """Refuse scores that clips of finished datasets would lack for ever, since nothing tells who has them.
 
     Raises:
         RunError: a score has no version.
     """
-    if unknown := found - FIRST - ADDED.keys():
+    if unknown := names - FIRST - ADDED.keys():
         raise RunError(
             f"the score {min(unknown)} has no version, so that finished datasets would lack it: add it to ADDED in"
             " curate/filters/names.py"

@@ -79,8 +79,8 @@ class _RapidReader:
         self._engine: Any = RapidOCR()
 
     def __call__(self, picture: NDArray[np.uint8]) -> list[Polygon]:
-        found, _ = self._engine(np.ascontiguousarray(picture[..., ::-1]), use_cls=False)
-        return [np.array(box, np.float64) for box, _, _ in found or ()]
+        detections, _ = self._engine(np.ascontiguousarray(picture[..., ::-1]), use_cls=False)
+        return [np.array(box, np.float64) for box, _, _ in detections or ()]
 
 
 class _EasyReader:
@@ -92,5 +92,5 @@ class _EasyReader:
         self._engine: Any = easyocr.Reader(["en"], gpu=False, verbose=False)
 
     def __call__(self, picture: NDArray[np.uint8]) -> list[Polygon]:
-        found = self._engine.readtext(np.ascontiguousarray(picture))
-        return [np.array(box, np.float64) for box, _, _ in found]
+        detections = self._engine.readtext(np.ascontiguousarray(picture))
+        return [np.array(box, np.float64) for box, _, _ in detections]

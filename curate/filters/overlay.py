@@ -142,6 +142,6 @@ def _marks(grey: Edges) -> float:
 def _edged(edges: Edges) -> NDArray[np.bool_]:
     """Return a mask of the tiles that hold edges, [rows, columns]."""
     rows, columns = (size // _MARK_TILE for size in edges.shape)
-    whole = (edges >= _MARK_EDGE)[: rows * _MARK_TILE, : columns * _MARK_TILE]
-    tiles = whole.reshape(rows, _MARK_TILE, columns, _MARK_TILE).sum(axis=(1, 3))
+    tileable = (edges >= _MARK_EDGE)[: rows * _MARK_TILE, : columns * _MARK_TILE]
+    tiles = tileable.reshape(rows, _MARK_TILE, columns, _MARK_TILE).sum(axis=(1, 3))
     return np.asarray(tiles >= _MARK_SHARE * _MARK_TILE**2, np.bool_)

@@ -75,10 +75,10 @@ class LoudnessMeter:
         power = np.einsum("cs,cs->s", samples, samples) / np.float32(len(samples))
         rest = np.concatenate([self._rest, power])
         size = max(1, round(self._kind[0] * WINDOW_S))
-        whole = len(rest) // size
-        if whole:
-            self._powers += rest[: whole * size].reshape(whole, size).mean(axis=1).tolist()
-        self._rest = rest[whole * size :]
+        num_windows = len(rest) // size
+        if num_windows:
+            self._powers += rest[: num_windows * size].reshape(num_windows, size).mean(axis=1).tolist()
+        self._rest = rest[num_windows * size :]
 
     def take(self) -> Floats:
         """Return the loudness of each window, as `loudness_dbfs` does."""
@@ -96,15 +96,15 @@ def sound_scores(sample: ClipSample) -> dict[str, float]:
     ``has_audio`` is 1 or 0. ``silent_share`` is the share of silent time, 1 without a sound track.
     ``loudness_dbfs`` is the root mean square of the whole track, dBFS.
     """
-    found = sample.audio_dbfs
-    if found is None:
+    levels_dbfs = sample.audio_dbfs
+    if levels_dbfs is None:
         return {}
-    if not len(found):
+    if not len(levels_dbfs):
         return {"has_audio": 0.0, "silent_share": 1.0, "loudness_dbfs": _FLOOR_DBFS}
-    power = float(np.mean(10 ** (found.astype(np.float64) / 10)))
+    power = float(np.mean(10 ** (levels_dbfs.astype(np.float64) / 10)))
     return {
         "has_audio": 1.0,
-        "silent_share": float((found < SILENCE_DBFS).mean()),
+        "silent_share": float((levels_dbfs < SILENCE_DBFS).mean()),
         "loudness_dbfs": 10 * float(np.log10(power)),
     }
 

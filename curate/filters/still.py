@@ -51,8 +51,10 @@ def frozen_intervals(grey: Floats) -> NDArray[np.bool_]:
     and no motion, unless it is large.
     """
     changes = [np.abs(after - before) for before, after in pairwise(grey)]
-    change = np.array([_tile_peak(one) for one in changes])
-    frozen = (change <= _STILL) & np.array([(one > STANDS_OUT).mean() < SUBJECT for one in changes])
+    change = np.array([_tile_peak(picture_change) for picture_change in changes])
+    frozen = (change <= _STILL) & np.array(
+        [(picture_change > STANDS_OUT).mean() < SUBJECT for picture_change in changes]
+    )
     beside = np.concatenate([[True], frozen[:-1]]) & np.concatenate([frozen[1:], [True]])
     if len(frozen) > 1:
         frozen |= beside & (change <= _POP)
@@ -84,8 +86,8 @@ def _tile_peak(change: Floats) -> float:
     """Return the mean of the tile with the largest mean, for [h, w]; the rest at the edges joins no tile."""
     height, width = (max(1, size // _TILE_PX) for size in change.shape)
     rows, columns = min(_TILE_PX, change.shape[0]), min(_TILE_PX, change.shape[1])
-    whole = change[: height * rows, : width * columns]
+    cropped = change[: height * rows, : width * columns]
     sums = (
-        whole.reshape(height, rows, width * columns).sum(axis=1).reshape(height, width, columns).sum(axis=2)
+        cropped.reshape(height, rows, width * columns).sum(axis=1).reshape(height, width, columns).sum(axis=2)
     )
     return float(sums.max() / (rows * columns))

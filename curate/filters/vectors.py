@@ -70,26 +70,26 @@ class MotionMeter:
         """
         if self._codec not in VECTOR_CODECS:
             return
-        kind, found = frame.pict_type, None
+        kind, motion = frame.pict_type, None
         if kind == PictureType.B:
             self._since_reference += 1
         else:
             if kind == PictureType.P:
                 self._predicted += 1
                 if self._reference and since_s >= self._due_s:
-                    found = _motion(frame, self._since_reference)
-                    self._due_s = since_s + _EVERY_S if found else self._due_s
+                    motion = _motion(frame, self._since_reference)
+                    self._due_s = since_s + _EVERY_S if motion else self._due_s
             self._reference, self._since_reference = True, 1
-        self._values.append(found or (np.nan, np.nan))
+        self._values.append(motion or (np.nan, np.nan))
 
     def take(self) -> SpanMotion:
         """Return the measurements and reset for the next span."""
         values = np.array(self._values, np.float32).reshape(-1, 2)
-        known = bool(np.isfinite(values).any())
+        has_motion = bool(np.isfinite(values).any())
         # One P picture may be coded without any reference, or follow a reference outside the span.
-        missing = self._predicted > 2 and not known
+        missing = self._predicted > 2 and not has_motion
         self._begin()
-        if not known:
+        if not has_motion:
             return SpanMotion(None, None, missing)
         return SpanMotion(values[:, 0].copy(), values[:, 1].copy(), vectors_missing=False)
 
@@ -111,8 +111,8 @@ def frame_motion(frame: VideoFrame, distance: int = 1) -> float | None:
     Returns:
         None when the frame has no vectors into the past, or too few.
     """
-    found = _motion(frame, distance)
-    return None if found is None else found[0]
+    motion = _motion(frame, distance)
+    return None if motion is None else motion[0]
 
 
 def _motion(frame: VideoFrame, distance: int) -> tuple[float, float] | None:
@@ -123,8 +123,8 @@ def _motion(frame: VideoFrame, distance: int) -> tuple[float, float] | None:
     if Type.MOTION_VECTORS not in beside:
         return None
     vectors = beside[Type.MOTION_VECTORS]
-    found = vector_motion(vectors.to_ndarray(), frame.width, frame.height)
-    return None if found is None else (found[0] / distance, found[1] / distance)
+    motion = vector_motion(vectors.to_ndarray(), frame.width, frame.height)
+    return None if motion is None else (motion[0] / distance, motion[1] / distance)
 
 
 def vector_motion(vectors: NDArray[np.void], width: int, height: int) -> tuple[float, float] | None:
@@ -154,13 +154,13 @@ def vector_motion(vectors: NDArray[np.void], width: int, height: int) -> tuple[f
     everything = float(share @ np.hypot(moved[:, 0], moved[:, 1]))
     if not everything:
         return 0.0, 0.0
-    places = np.stack([past["dst_x"] / width - 0.5, past["dst_y"] / height - 0.5], axis=1)
-    rest = moved - camera_motion(places, moved, share)
+    positions = np.stack([past["dst_x"] / width - 0.5, past["dst_y"] / height - 0.5], axis=1)
+    rest = moved - camera_motion(positions, moved, share)
     return everything / diagonal, float(share @ np.hypot(rest[:, 0], rest[:, 1])) / diagonal
 
 
 def camera_motion(
-    places: NDArray[np.float64], moved: NDArray[np.float64], share: NDArray[np.float64]
+    positions: NDArray[np.float64], moved: NDArray[np.float64], share: NDArray[np.float64]
 ) -> NDArray[np.float64]:
     """Fit the motion of the camera at each block: an affine field (pan, zoom, turn) that most of the area follows.
 
@@ -168,28 +168,28 @@ def camera_motion(
     moving things.
 
     Args:
-        places: Centres of the blocks, [n, 2].
+        positions: Centres of the blocks, [n, 2].
         moved: Displacements of the blocks, [n, 2], pixels.
         share: Areas of the blocks, [n], positive, with sum 1.
 
     Returns:
         Displacements, [n, 2], pixels.
     """
-    return np.asarray(_basis(places) @ camera_field(places, moved, share))
+    return np.asarray(_basis(positions) @ camera_field(positions, moved, share))
 
 
 def camera_field(
-    places: NDArray[np.float64], moved: NDArray[np.float64], share: NDArray[np.float64]
+    positions: NDArray[np.float64], moved: NDArray[np.float64], share: NDArray[np.float64]
 ) -> NDArray[np.float64]:
     """Return the coefficients [3, 2] of that field: displacement at the origin, and its change along x and y."""
-    if len(places) > _FITTED:
-        some = np.linspace(0, len(places) - 1, _FITTED).astype(np.intp)
-        places, moved, share = places[some], moved[some], share[some] / share[some].sum()
-    return _fit(_basis(places), moved, share)
+    if len(positions) > _FITTED:
+        some = np.linspace(0, len(positions) - 1, _FITTED).astype(np.intp)
+        positions, moved, share = positions[some], moved[some], share[some] / share[some].sum()
+    return _fit(_basis(positions), moved, share)
 
 
-def _basis(places: NDArray[np.float64]) -> NDArray[np.float64]:
-    return np.column_stack([np.ones(len(places)), places])
+def _basis(positions: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.column_stack([np.ones(len(positions)), positions])
 
 
 def _fit(
@@ -200,11 +200,11 @@ def _fit(
     ridge = np.diag([1e-9, 1e-3, 1e-3])
     order = np.argsort(moved, axis=0)
     middle = (np.cumsum(share[order], axis=0) < 0.5).sum(axis=0).clip(0, len(moved) - 1)
-    found = np.zeros((3, 2))
-    found[0] = [moved[order[middle[axis], axis], axis] for axis in (0, 1)]
+    field = np.zeros((3, 2))
+    field[0] = [moved[order[middle[axis], axis], axis] for axis in (0, 1)]
     for _ in range(_FITS):
-        error = np.hypot(*(moved - basis @ found).T)
+        error = np.hypot(*(moved - basis @ field).T)
         spread = max(0.5, float(share @ error))
         weighted = basis * (share / (1 + (error / spread) ** 2))[:, None]
-        found = np.linalg.solve(weighted.T @ basis + ridge, weighted.T @ moved)
-    return found
+        field = np.linalg.solve(weighted.T @ basis + ridge, weighted.T @ moved)
+    return field

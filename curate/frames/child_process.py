@@ -75,7 +75,7 @@ class Isolated(Generic[Task, Result]):
                 deaths.append(lost)
                 self._child = None
         times = "once" if len(deaths) == 1 else f"{len(deaths)} times"
-        killed = any(one.killed for one in deaths)
+        killed = any(death.killed for death in deaths)
         cause = ", as the system kills where memory runs out" if killed else ""
         return Quarantined(f"its worker process was lost {times}: {deaths[-1]}{cause}; quarantined", killed)
 
@@ -114,8 +114,8 @@ class _ChildLostError(Exception):
 
 def _search_path() -> str:
     """Return the folders where this process looks for modules, and those that its children were to be told of."""
-    told = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
-    return os.pathsep.join([*told, *(path or str(Path.cwd()) for path in sys.path)])
+    inherited = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    return os.pathsep.join([*inherited, *(path or str(Path.cwd()) for path in sys.path)])
 
 
 class _Child(Generic[Task, Result]):

@@ -47,9 +47,9 @@ def encryption(file: BinaryIO) -> str | None:
     Known are Common Encryption in MP4 and MOV (ISO/IEC 23001-7), Matroska's, scrambled packets of MPEG-TS, SAMPLE-AES
     in it (HLS), and Flash Access in FLV. A film that decodes may state it too, for some of its packets.
     """
-    for kind, place, size in boxes(file):
+    for kind, offset, size in boxes(file):
         if kind == b"moov":
-            file.seek(place)
+            file.seek(offset)
             return _of_index(file.read(min(size, _MOST_INDEX_BYTES)))
     file.seek(0)
     head = file.read(_HEAD_BYTES)
@@ -66,17 +66,17 @@ def encryption(file: BinaryIO) -> str | None:
 
 def boxes(file: BinaryIO) -> Iterator[tuple[bytes, int, int]]:
     """Yield kind, place and size of the top-level boxes of a file, up to the first that is none."""
-    end, place = file.seek(0, 2), 0
+    end, offset = file.seek(0, 2), 0
     for _ in range(_MOST_BOXES):
-        file.seek(place)
+        file.seek(offset)
         header = file.read(16)
         size, kind = int.from_bytes(header[:4], "big"), header[4:8]
         if size == 1:
             size = int.from_bytes(header[8:16], "big")
-        if size < 8 or place + size > end:
+        if size < 8 or offset + size > end:
             return
-        yield kind, place, size
-        place += size
+        yield kind, offset, size
+        offset += size
 
 
 def _of_index(index: bytes) -> str | None:
@@ -88,22 +88,22 @@ def _of_index(index: bytes) -> str | None:
 
 def _of_matroska(head: bytes) -> bool:
     head = head.partition(_CLUSTER)[0]
-    place = head.find(_CONTENT_ENCODINGS)
-    while place >= 0:
-        if _CONTENT_ENCRYPTION in head[place + 2 : place + 2 + _LONGEST_ENCODINGS]:
+    offset = head.find(_CONTENT_ENCODINGS)
+    while offset >= 0:
+        if _CONTENT_ENCRYPTION in head[offset + 2 : offset + 2 + _LONGEST_ENCODINGS]:
             return True
-        place = head.find(_CONTENT_ENCODINGS, place + 1)
+        offset = head.find(_CONTENT_ENCODINGS, offset + 1)
     return False
 
 
 def _is_filtered(head: bytes) -> bool:
     """Return True if a tag of pictures in FLV states a filter, which is its encryption."""
-    place = int.from_bytes(head[5:9], "big") + 4
-    while place + 4 <= len(head):
-        kind = head[place]
+    offset = int.from_bytes(head[5:9], "big") + 4
+    while offset + 4 <= len(head):
+        kind = head[offset]
         if kind & 0x1F == _FLV_PICTURES:
             return bool(kind & 0x20)
-        place += int.from_bytes(head[place + 1 : place + 4], "big") + 15
+        offset += int.from_bytes(head[offset + 1 : offset + 4], "big") + 15
     return False
 
 
@@ -113,7 +113,7 @@ def _ts_packets(head: bytes) -> list[bytes]:
         for begin in range(offset, offset + size):
             syncs = head[begin::size]
             if len(syncs) >= _SYNCS and set(syncs[:_SYNCS]) == {_SYNC}:
-                packets = (head[place : place + 188] for place in range(begin, len(head) - 187, size))
+                packets = (head[start : start + 188] for start in range(begin, len(head) - 187, size))
                 return [packet for packet in packets if packet[0] == _SYNC]
     return []
 
@@ -121,16 +121,16 @@ def _ts_packets(head: bytes) -> list[bytes]:
 def _names_sample_aes(packet: bytes) -> bool:
     """Return True if a packet of TS holds a program map with H.264 under SAMPLE-AES."""
     begins, field = packet[1] & 0x40, packet[3] >> 4 & 3  # what lies before the payload
-    place = 5 + packet[4] if field == 3 else 4
-    if not begins or field not in (1, 3) or place >= len(packet):
+    offset = 5 + packet[4] if field == 3 else 4
+    if not begins or field not in (1, 3) or offset >= len(packet):
         return False
-    section = packet[place + 1 + packet[place] :]
+    section = packet[offset + 1 + packet[offset] :]
     if len(section) < 12 or section[0] != 2 or section[1] & 0xB0 != 0xB0:
         return False
     end = min(len(section), 3 + (int.from_bytes(section[1:3], "big") & 0xFFF) - 4)
-    place = 12 + (int.from_bytes(section[10:12], "big") & 0xFFF)
-    while place + 5 <= end:
-        if section[place] == _SAMPLE_AES_H264:
+    offset = 12 + (int.from_bytes(section[10:12], "big") & 0xFFF)
+    while offset + 5 <= end:
+        if section[offset] == _SAMPLE_AES_H264:
             return True
-        place += 5 + (int.from_bytes(section[place + 3 : place + 5], "big") & 0xFFF)
+        offset += 5 + (int.from_bytes(section[offset + 3 : offset + 5], "big") & 0xFFF)
     return False

@@ -176,7 +176,7 @@ class Decoder:
         spent_s, began_s = 0.0, time.thread_time()
         lasting, shown = 0.0, None
         tick_s = float(self._stream.time_base or 0)
-        seen: tuple[object, ...] = ()
+        last_kind: tuple[object, ...] = ()
         pixels, source_bytes = 0, self._container.size
         for frames in self._packets():
             spent_s += time.thread_time() - began_s
@@ -187,9 +187,9 @@ class Decoder:
                 )
             for frame in frames:
                 kind = (frame.width, frame.height, frame.color_trc, frame.interlaced_frame)
-                if kind != seen:
+                if kind != last_kind:
                     check_frame(frame, limits)
-                    seen = kind
+                    last_kind = kind
                 pixels += frame.width * frame.height
                 check_pixels(pixels, source_bytes, limits)
                 if self._shown > limits.max_frames:
@@ -267,13 +267,17 @@ class Decoder:
 
 def _codec_with_alpha(stream: VideoStream) -> VideoCodecContext:
     """Return the decoder of a stream; FFmpeg's own for VP8 and VP9 leave out the alpha in packets of WebM."""
-    own = stream.codec_context
-    other = _WITH_ALPHA.get(own.codec.canonical_name)
+    default_codec = stream.codec_context
+    other = _WITH_ALPHA.get(default_codec.codec.canonical_name)
     if other is None or not has_alpha_packets(stream):
-        return own
+        return default_codec
     codec = cast(VideoCodecContext, CodecContext.create(other, "r"))
-    codec.extradata, codec.options, codec.thread_count = own.extradata, own.options, own.thread_count
-    codec.thread_type = own.thread_type
+    codec.extradata, codec.options, codec.thread_count = (
+        default_codec.extradata,
+        default_codec.options,
+        default_codec.thread_count,
+    )
+    codec.thread_type = default_codec.thread_type
     return codec
 
 
@@ -321,10 +325,10 @@ def timeline(
     rate, constant = choose_rate(times_s, gaps_s, stated_rate, runs, max_fps)
     if not constant and not damage and len(gaps_s) > _LEAST_GAPS:
         but_last = [(0, len(times_s) - 1)]
-        others, all_but_last = choose_rate(times_s[:-1], gaps_s[:-1], stated_rate, but_last, max_fps)
-        if all_but_last and gaps_s[-1] < 1 / others:
+        other_rate, all_but_last = choose_rate(times_s[:-1], gaps_s[:-1], stated_rate, but_last, max_fps)
+        if all_but_last and gaps_s[-1] < 1 / other_rate:
             # The decoder guesses the last stamp by the tick where AVI has empty packets between frames.
-            rate, constant, times_s[-1] = others, True, times_s[-2] + 1 / float(others)
+            rate, constant, times_s[-1] = other_rate, True, times_s[-2] + 1 / float(other_rate)
     last_s = 1 / float(rate)
     if not constant and last_duration:
         last_s = float(last_duration * time_base)
@@ -412,14 +416,14 @@ def source_frames(times_s: NDArray[np.float64], first: int, last: int, rate: Fra
     duration_s = times_s[last] - times_s[first]
     slots = max(1, round(duration_s * float(rate)))
     middles_s = times_s[first] + (np.arange(slots) + 0.5) / float(rate)
-    seen = np.flatnonzero(~fleeting(np.diff(times_s[first : last + 1]))) + first
-    ends_s = times_s[seen + 1]
+    visible = np.flatnonzero(~fleeting(np.diff(times_s[first : last + 1]))) + first
+    ends_s = times_s[visible + 1]
     shown: NDArray[np.int64] = np.searchsorted(ends_s, middles_s - TIE_S, side="right")
     latest = np.searchsorted(ends_s, middles_s + TIE_S, side="right")
     if not np.array_equal(shown, latest):
         at, chosen = -1, []
-        for one, last in zip(shown.tolist(), latest.tolist(), strict=True):
-            at = min(max(at + 1, one), last)
+        for earliest, last in zip(shown.tolist(), latest.tolist(), strict=True):
+            at = min(max(at + 1, earliest), last)
             chosen.append(at)
         shown = np.array(chosen, np.int64)
-    return seen[np.minimum(shown, len(seen) - 1)]
+    return visible[np.minimum(shown, len(visible) - 1)]

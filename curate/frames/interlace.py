@@ -38,29 +38,29 @@ class CombMeter:
 
     def push(self, frame: VideoFrame) -> None:
         """Take the next frame in display order."""
-        place, self._number = self._number % _EVERY, self._number + 1
-        if not self._measures or place >= _AT_ONCE:
+        index, self._number = self._number % _EVERY, self._number + 1
+        if not self._measures or index >= _AT_ONCE:
             return
         kind = (frame.width, frame.height, frame.format.name)
-        if place == 0 and min(kind[:2]) >= _SMALLEST:
+        if index == 0 and min(kind[:2]) >= _SMALLEST:
             self._kind = kind
         elif kind != self._kind or frame.interlaced_frame:
             self._kind = None  # the rest of this run says nothing
             return
         try:
-            if place == 0:
+            if index == 0:
                 self._graph = _chain(frame, "idet")
-            self._take(frame, place)
+            self._take(frame, index)
         except (av.error.FFmpegError, ValueError):  # a format that nothing converts
             self._measures = False
 
-    def _take(self, frame: VideoFrame, place: int) -> None:
+    def _take(self, frame: VideoFrame, index: int) -> None:
         assert self._graph is not None
         self._graph.push(frame)
-        for seen in _pull(self._graph):
-            found = seen.metadata.get(_KIND, "")
-            if place >= _CONTEXT and found in self._counts:
-                self._counts[found] += 1
+        for filtered in _pull(self._graph):
+            field_order = filtered.metadata.get(_KIND, "")
+            if index >= _CONTEXT and field_order in self._counts:
+                self._counts[field_order] += 1
 
     def order(self, stated: bool) -> FieldOrder | None:
         """Return the order of fields of a film whose frames are interlaced, or None.
@@ -69,8 +69,10 @@ class CombMeter:
             stated: True if its header says that it is interlaced; then fewer frames are enough.
         """
         upper, lower = self._counts["tff"], self._counts["bff"]
-        most = max(upper, lower)
-        if most < (1 if stated else _LEAST_COMBED) or most < _LEAST_SHARE * sum(self._counts.values()):
+        max_count = max(upper, lower)
+        if max_count < (1 if stated else _LEAST_COMBED) or max_count < _LEAST_SHARE * sum(
+            self._counts.values()
+        ):
             return None
         return "tff" if upper > lower else "bff"
 
@@ -104,8 +106,8 @@ def deinterlaced(
             yield from _pulled(graph, None, waiting)
             graph = None
         if graph is None:
-            whole = pulldown is None and unmarked is None and not frame.interlaced_frame
-            if whole or min(frame.width, frame.height) < _SMALLEST:
+            is_progressive = pulldown is None and unmarked is None and not frame.interlaced_frame
+            if is_progressive or min(frame.width, frame.height) < _SMALLEST:
                 yield frame
                 continue
             steps = [] if pulldown is None else [f"fieldmatch=order={pulldown}"]

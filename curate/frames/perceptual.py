@@ -45,11 +45,11 @@ def describe(pictures: NDArray[np.uint8]) -> Floats:
         _unit(_edges(luma), _FLAT * 2) * _EDGES,
         _colour(rgb, luma) * _COLOUR,
     ]
-    whole = np.concatenate(parts, axis=1)
-    lengths = _lengths(whole)
+    descriptors = np.concatenate(parts, axis=1)
+    lengths = _lengths(descriptors)
     even = lengths[:, 0] < 1e-6  # one even grey: all such pictures get the same descriptor
-    whole[even, -1], lengths[even] = 1.0, 1.0
-    return np.asarray(whole / lengths, np.float32)
+    descriptors[even, -1], lengths[even] = 1.0, 1.0
+    return np.asarray(descriptors / lengths, np.float32)
 
 
 def pool(descriptors: NDArray[np.floating]) -> Floats:
@@ -80,9 +80,9 @@ def _edges(luma: Floats) -> Floats:
     columns, rows = _CELLS
     cells = columns * rows
     cell = (np.arange(36)[:, None] * rows // 36) * columns + np.arange(64)[None, :] * columns // 64
-    number = np.arange(len(luma))[:, None, None] * cells + cell
+    cell_indices = np.arange(len(luma))[:, None, None] * cells + cell
     sums = np.bincount(
-        (number * _ORIENTATIONS + bins).ravel(), strength.ravel(), len(luma) * cells * _ORIENTATIONS
+        (cell_indices * _ORIENTATIONS + bins).ravel(), strength.ravel(), len(luma) * cells * _ORIENTATIONS
     )
     table = np.sqrt(sums / (36 * 64 / cells)).reshape(len(luma), cells, _ORIENTATIONS)
     return np.asarray(table - table.mean(axis=2, keepdims=True), np.float32).reshape(len(luma), -1)

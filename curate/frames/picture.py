@@ -115,7 +115,7 @@ class Finisher:
 
     def _to_shape(self, frame: VideoFrame, turn: Orientation) -> tuple[str, ...]:
         """Return the filters that convert a frame's range, format, orientation and size."""
-        wanted = self._target.pixel_format
+        pixel_format = self._target.pixel_format
         full, turns = frame.color_range == FULL_RANGE, _TURNS[turn]
         upright = (frame.height, frame.width) if turn.transposed else (frame.width, frame.height)
         lost = (upright[0] - self._target.width, upright[1] - self._target.height)
@@ -123,15 +123,15 @@ class Finisher:
         cropped = max(lost) <= 1 and min(lost) >= 0
         size = "" if cropped else f"{self._target.width}:{self._target.height}:"
         steps = []
-        if full or frame.format.name != wanted:
+        if full or frame.format.name != pixel_format:
             # RGB has no matrix of its own; without one, players guess by the size of the picture.
             matrix = "bt2020" if frame.color_primaries == _BT2020 else "bt709"
             matrix = f":out_color_matrix={matrix}" if _is_rgb(frame) else ""
             if size and not turns:  # one scale instead of two: faster, and chroma is rounded once
                 limited = ":out_range=limited" if full else ""
-                return (f"scale={size}flags=area{limited}{matrix}", f"format={wanted}", "setsar=1")
+                return (f"scale={size}flags=area{limited}{matrix}", f"format={pixel_format}", "setsar=1")
             steps += ["scale=out_range=limited"] if full and not matrix else []
-            steps += [f"scale=flags=area{matrix}", f"format={wanted}"]
+            steps += [f"scale=flags=area{matrix}", f"format={pixel_format}"]
         steps += turns
         if size:
             steps += [f"scale={size}flags=area", "setsar=1"]
@@ -223,8 +223,8 @@ class ShapeMeter:
 
     def _take(self, frame: VideoFrame) -> None:
         note = frame.opaque
-        own = note[0] if isinstance(note, list) else self._codec.sample_aspect_ratio
-        aspect = self._stated if self._overrides else (own or self._stated)
+        frame_aspect = note[0] if isinstance(note, list) else self._codec.sample_aspect_ratio
+        aspect = self._stated if self._overrides else (frame_aspect or self._stated)
         kind = (frame.width, frame.height, frame.rotation, aspect)
         if kind == self._kind:
             return

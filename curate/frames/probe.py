@@ -106,7 +106,7 @@ def probe(container: InputContainer, stream: VideoStream, config: ProbeConfig) -
         raise SourceError(f"has {container.size} bytes; probe.max_bytes allows {config.max_bytes}")
     context = stream.codec_context
     audio = container.streams.audio
-    found = Probe(
+    header = Probe(
         container=container.format.name,
         codec=context.name,
         pixel_format=context.pix_fmt or "",
@@ -121,14 +121,14 @@ def probe(container: InputContainer, stream: VideoStream, config: ProbeConfig) -
             name.lower(): value for name, value in {**stream.metadata, **container.metadata}.items() if value
         },
     )
-    check_size(found.width, found.height, config)
-    if found.pixel_aspect is not None:
-        check_size(round(found.width * found.pixel_aspect), found.height, config)
-    if found.promised_s is not None and found.promised_s > config.max_duration_s:
+    check_size(header.width, header.height, config)
+    if header.pixel_aspect is not None:
+        check_size(round(header.width * header.pixel_aspect), header.height, config)
+    if header.promised_s is not None and header.promised_s > config.max_duration_s:
         raise SourceError(
-            f"lasts {found.promised_s:.0f} s; probe.max_duration_s allows {config.max_duration_s:.0f}"
+            f"lasts {header.promised_s:.0f} s; probe.max_duration_s allows {config.max_duration_s:.0f}"
         )
-    return found
+    return header
 
 
 def _stated_rate(container: InputContainer, stream: VideoStream) -> Fraction | None:

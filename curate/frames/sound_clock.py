@@ -117,8 +117,8 @@ class SoundClock:
 
     def offset_s(self, frame: int) -> float | None:
         """Return the offset of the sound that belongs to a frame, or None when it is unknown."""
-        place = bisect_right(self.offsets, frame, key=lambda offset: offset[0])
-        return self.offsets[place - 1][1] if place else 0.0
+        index = bisect_right(self.offsets, frame, key=lambda offset: offset[0])
+        return self.offsets[index - 1][1] if index else 0.0
 
 
 @dataclass(frozen=True)
@@ -149,10 +149,10 @@ def repaired_sound(stamps: SoundStamps, line: FrameTimes, begin_s: float) -> Sou
     together: dict[int, bool] = {}
     shift_s = 0.0
     for step in sound.steps:
-        found = _same_step(step, pictures[max(together, default=-1) + 1 :], sound, line, shift_s)
-        if found is not None:
-            number = pictures.index(found[0])
-            later_s, together[number] = found[1] - shift_s, found[2]
+        match = _same_step(step, pictures[max(together, default=-1) + 1 :], sound, line, shift_s)
+        if match is not None:
+            index = pictures.index(match[0])
+            later_s, together[index] = match[1] - shift_s, match[2]
         elif step.joins_s > 0 and sound.fits(step.place, step.joins_s, step.joins_s, alone):
             later_s = step.joins_s
         else:
@@ -180,7 +180,7 @@ def _same_step(
     Behind joined recordings the stamps of pictures and sound agree anew, whatever was before; a clock that steps
     for both moves both by the same.
     """
-    best, found = abs(step.joins_s) / 2, None
+    best, match = abs(step.joins_s) / 2, None
     for other in pictures:
         if abs(line.times_s[other.place] - sound.shown_s[step.place]) > _NEAR_S:
             continue
@@ -188,21 +188,21 @@ def _same_step(
         for candidate_s, agrees in ((anew_s, True), (shift_s + other.joins_s, False)):
             gap_s = abs(candidate_s - shift_s - step.joins_s)
             if gap_s < best - 1e-3:
-                best, found = gap_s, (other, candidate_s, agrees)
-    return found
+                best, match = gap_s, (other, candidate_s, agrees)
+    return match
 
 
 def _offsets(
     pictures: list[_Step], together: dict[int, bool], sound: _Sound, line: FrameTimes, alone: bool
 ) -> Iterator[tuple[int, float | None]]:
     offset_s: float | None = 0.0
-    for number, step in enumerate(pictures):
+    for index, step in enumerate(pictures):
         before_s = offset_s
-        if number in together:
-            offset_s = 0.0 if together[number] else offset_s
+        if index in together:
+            offset_s = 0.0 if together[index] else offset_s
         elif not sound.fits(sound.beside(step.place), 0.0, step.joins_s, alone):
-            known = offset_s is not None and step.place not in line.breaks
-            offset_s = offset_s - step.joins_s if known and offset_s is not None else None
+            is_known = offset_s is not None and step.place not in line.breaks
+            offset_s = offset_s - step.joins_s if is_known and offset_s is not None else None
         if offset_s != before_s:
             yield step.place, offset_s
 
@@ -263,11 +263,14 @@ class _Sound:
             later_s: Time by which packets behind the step would be later than now.
             step_s: Size of the step.
         """
-        others = [
+        other_packets = [
             step.place for step in self.steps if step.place != packet and not -_NEAR_S < step.joins_s < 0
         ]
-        begin = max((place for place in others if place < packet), default=0)
-        end = min((place for place in others if place > packet), default=len(self._behind_s))
+        begin = max((packet_index for packet_index in other_packets if packet_index < packet), default=0)
+        end = min(
+            (packet_index for packet_index in other_packets if packet_index > packet),
+            default=len(self._behind_s),
+        )
         before = self._behind_s[max(begin, packet - self._compared) : packet]
         after = self._behind_s[packet : min(end, packet + self._compared)]
         if min(len(before), len(after)) < _LEAST_AROUND:
@@ -284,13 +287,13 @@ def _sound_steps(own_s: Seconds, lasting_s: Seconds) -> Iterator[_Step]:
     if (away_s[suspects - 1] < 0).sum() > max(1, _MOST_STEPS * len(own_s)):
         return
     squeezed = _squeezed(own_s, suspects)
-    for place in suspects[~squeezed].tolist():
-        before, after = begun_s[max(0, place - _AROUND) : place], begun_s[place : place + _AROUND]
+    for packet in suspects[~squeezed].tolist():
+        before, after = begun_s[max(0, packet - _AROUND) : packet], begun_s[packet : packet + _AROUND]
         if min(len(before), len(after)) < _LEAST_AROUND:
             continue
         step_s = float(np.median(after) - np.median(before))
-        if abs(step_s - away_s[place - 1]) < abs(away_s[place - 1]) / 2:
-            yield _Step(place, -float(away_s[place - 1]))
+        if abs(step_s - away_s[packet - 1]) < abs(away_s[packet - 1]) / 2:
+            yield _Step(packet, -float(away_s[packet - 1]))
 
 
 def _squeezed(own_s: Seconds, suspects: NDArray[np.intp]) -> NDArray[np.bool_]:

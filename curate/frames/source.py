@@ -136,17 +136,17 @@ def _playlist(head: bytes) -> str:
 
 def _unfinished(file: BinaryIO) -> str | None:
     """Return what is wrong with an MP4 or MOV file without its index, or None for other files."""
-    seen = set[bytes]()
+    box_kinds = set[bytes]()
     for kind, _, _ in boxes(file):
         if kind == b"moov":
             return None
-        seen.add(kind)
-    if b"moof" in seen:
+        box_kinds.add(kind)
+    if b"moof" in box_kinds:
         return (
             "cannot be opened: it is a segment of a stream, without the index (moov) in its init segment; put that one"
             " before it, and later segments behind (cat INIT SEGMENT ... >film.mp4)"
         )
-    if b"ftyp" not in seen:
+    if b"ftyp" not in box_kinds:
         return None
     return (
         "cannot be opened: its index (moov) is missing or cut off: it is still being written, was cut off, or its"

@@ -64,7 +64,9 @@ class FieldDifferences:
 
     def __init__(self, rate: Fraction | None, *, trial: bool = True) -> None:
         self._trial = trial
-        self._measures = rate is not None and any(abs(rate - one) <= _RATE_TOLERANCE * one for one in _RATES)
+        self._measures = rate is not None and any(
+            abs(rate - candidate) <= _RATE_TOLERANCE * candidate for candidate in _RATES
+        )
         self._kind: tuple[int, int, str] | None = None
         self._before: NDArray[np.int16] | None = None
         self._waiting: list[NDArray[np.uint8]] = []
@@ -76,17 +78,17 @@ class FieldDifferences:
         if not self._measures:
             return np.zeros((0, 2))
         self._measure()
-        return np.stack([np.array(one) for one in self._differences], axis=1)
+        return np.stack([np.array(field) for field in self._differences], axis=1)
 
     def extend(self, values: Floats) -> None:
         """Take the `values` of the next frames of a source of which no frame is pushed."""
-        known = len(self._differences[0])
-        for some in (values[: max(0, _TRIAL - known)], values[max(0, _TRIAL - known) :]):
-            for differences, one in zip(self._differences, some.T, strict=True):
-                differences.extend(one.tolist())
-            if known < _TRIAL == len(self._differences[0]):
+        num_frames = len(self._differences[0])
+        for some in (values[: max(0, _TRIAL - num_frames)], values[max(0, _TRIAL - num_frames) :]):
+            for differences, column in zip(self._differences, some.T, strict=True):
+                differences.extend(column.tolist())
+            if num_frames < _TRIAL == len(self._differences[0]):
                 self._try()
-            known = len(self._differences[0])
+            num_frames = len(self._differences[0])
 
     def push(self, frame: VideoFrame) -> None:
         """Take the next frame in display order."""
@@ -121,8 +123,8 @@ class FieldDifferences:
         before = fields[0] if self._before is None else self._before
         change = (fields - np.concatenate([before[None], fields[:-1]])).astype(np.float32)
         moved = np.sqrt(np.einsum("nfij,nfij->nf", change, change) / change[0, 0].size)
-        for differences, one in zip(self._differences, moved.astype(np.float64).T, strict=True):
-            differences.extend(one.tolist())
+        for differences, field_differences in zip(self._differences, moved.astype(np.float64).T, strict=True):
+            differences.extend(field_differences.tolist())
         self._before = fields[-1]
         self._waiting.clear()
 
@@ -140,7 +142,7 @@ class FieldDifferences:
 
         The share is None where too few cycles move.
         """
-        upper, lower = (np.array(one) for one in self._differences)
+        upper, lower = (np.array(field) for field in self._differences)
         if len(upper) >= _CYCLE * _LEAST_CYCLES:
             yield "tff", *_repeats(upper, lower)
             yield "bff", *_repeats(lower, upper)
@@ -161,8 +163,8 @@ def _repeats(first: Floats, second: Floats) -> tuple[list[int], float | None]:
     if len(moving) < _LEAST_CYCLES:
         return repeats, None
     clear = (logs[:, moving] < np.log(_REPEATS)).all(axis=0)
-    places = np.flatnonzero(np.concatenate([[True], clear, [True]]))
-    return repeats, float(clear.mean()) if np.diff(places).max() <= _LONGEST + 1 else 0.0
+    clear_indices = np.flatnonzero(np.concatenate([[True], clear, [True]]))
+    return repeats, float(clear.mean()) if np.diff(clear_indices).max() <= _LONGEST + 1 else 0.0
 
 
 def _usual(differences: Floats) -> Floats:
@@ -185,10 +187,15 @@ def _cadence(evidence: Floats) -> list[int]:
     came: list[list[int]] = []
     # Plain numbers: an operation of numpy on five takes longer than all of them.
     for frame, more in enumerate(evidence.tolist()):
-        most = max(best)
-        switched, least = best.index(most), most - _SWITCH
-        came.append([phase if one >= least else switched for phase, one in enumerate(best)])
-        best = [max(one, least) for one in best]
+        max_evidence = max(best)
+        switched, min_evidence = best.index(max_evidence), max_evidence - _SWITCH
+        came.append(
+            [
+                phase if phase_evidence >= min_evidence else switched
+                for phase, phase_evidence in enumerate(best)
+            ]
+        )
+        best = [max(phase_evidence, min_evidence) for phase_evidence in best]
         best[frame % _CYCLE] += more
     phase, repeats = best.index(max(best)), []
     for frame in range(len(came) - 1, -1, -1):
@@ -209,12 +216,12 @@ def inverted(line: FrameTimes, pulldown: Pulldown) -> FrameTimes:
     begins_s = [0.0, *(float(raw_s[frame]) + _LATE * lasting_s for frame in repeats), float(raw_s[-1])]
     times_s = raw_s.copy()
     firsts = [0, *(frame + 1 for frame in repeats)]
-    for place, (first, last) in enumerate(zip(firsts, [*repeats, line.frames], strict=True)):
+    for index, (first, last) in enumerate(zip(firsts, [*repeats, line.frames], strict=True)):
         if last > first:
-            step_s = (begins_s[place + 1] - begins_s[place]) / (last - first)
-            times_s[first:last] = begins_s[place] + np.arange(last - first) * step_s
+            step_s = (begins_s[index + 1] - begins_s[index]) / (last - first)
+            times_s[first:last] = begins_s[index] + np.arange(last - first) * step_s
         if last < line.frames:
-            times_s[last] = begins_s[place + 1] - _INSTANT_S
+            times_s[last] = begins_s[index + 1] - _INSTANT_S
     rate = line.rate * Fraction(_CYCLE - 1, _CYCLE)
     return replace(
         line,

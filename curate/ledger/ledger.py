@@ -89,29 +89,29 @@ class Ledger:
         Raises:
             RunError: an entry is damaged.
         """
-        found: dict[str, Stored] = {}
+        by_identity: dict[str, Stored] = {}
         segments, loose = self._listed(stage, fingerprint)
         for path in segments:
             with self._intact(path):
-                found.update((identity, decode(values)) for identity, values in self._entries(path))
-        found.update(self._loose(loose, decode))
-        return found
+                by_identity.update((identity, decode(values)) for identity, values in self._entries(path))
+        by_identity.update(self._loose(loose, decode))
+        return by_identity
 
     def latest(
         self, stage: str, fingerprint: str, decode: Callable[[Values], Stored]
     ) -> Iterator[tuple[str, Stored]]:
         """Yield `closed` one by one, in no certain order; one segment is in memory, and all identities are."""
         segments, loose = self._listed(stage, fingerprint)
-        seen = {_identity(path) for path in loose}
+        newer = {_identity(path) for path in loose}
         yield from self._loose(loose, decode)
         for path in reversed(segments):
-            here: set[str] = set()
+            in_segment: set[str] = set()
             with self._intact(path):
                 for name, values in self._entries(path):
-                    if name not in seen:
-                        here.add(name)
+                    if name not in newer:
+                        in_segment.add(name)
                         yield name, decode(values)
-            seen |= here
+            newer |= in_segment
 
     def tables(
         self,
@@ -163,9 +163,9 @@ class Ledger:
         """
         folder = _folder(stage, fingerprint)
         segments = self.storage.list(f"{folder}packed/")
-        number = 1 + max((int(_identity(item.path)) for item in segments), default=-1)
+        segment_number = 1 + max((int(_identity(item.path)) for item in segments), default=-1)
         table = _columns({identity: records[identity] for identity in sorted(records)})
-        self.storage.write(f"{folder}packed/{number:06d}{_TABLE}", to_parquet(table))
+        self.storage.write(f"{folder}packed/{segment_number:06d}{_TABLE}", to_parquet(table))
         self._delete(f"{folder}{identity}.json" for identity in records)
 
     def forget(self, stage: str, fingerprint: str, gone: Callable[[str], bool]) -> None:
@@ -179,9 +179,11 @@ class Ledger:
                     self.storage.write(path, to_parquet(table.filter(pa.array(stays))))
                 continue
             entries = list(self._entries(path))
-            left = [{"id": identity, "row": values} for identity, values in entries if not gone(identity)]
-            if len(left) < len(entries):
-                lines = "\n".join(json.dumps(line, ensure_ascii=False) for line in left)
+            remaining = [
+                {"id": identity, "row": values} for identity, values in entries if not gone(identity)
+            ]
+            if len(remaining) < len(entries):
+                lines = "\n".join(json.dumps(line, ensure_ascii=False) for line in remaining)
                 self.storage.write(path, gzip.compress(lines.encode(), mtime=0))
         for path in loose:
             if gone(_identity(path)):
@@ -223,7 +225,7 @@ class Ledger:
         self.storage.write(_arrays_path(name), buffer.getvalue())
 
     def read_arrays(
-        self, name: str, wanted: Callable[[str], bool] = lambda _: True
+        self, name: str, select: Callable[[str], bool] = lambda _: True
     ) -> dict[str, NDArray[Any]]:
         """Return the arrays whose key is wanted, by key; empty when there are none. They cannot be written to."""
         try:
@@ -231,17 +233,17 @@ class Ledger:
         except FileNotFoundError:
             return {}
         with self._intact(_arrays_path(name)):
-            return read_npz(data, wanted)
+            return read_npz(data, select)
 
     def array_names(self) -> list[str]:
         """Return the names under which arrays are kept."""
         return sorted(_identity(item.path) for item in self.storage.list(f"{LEDGER}arrays/"))
 
     def many_arrays(
-        self, names: Iterable[str], wanted: Callable[[str], bool] = lambda _: True
+        self, names: Iterable[str], select: Callable[[str], bool] = lambda _: True
     ) -> Iterator[dict[str, NDArray[Any]]]:
         """Yield `read_arrays` of each name, in order; several are read at a time, and few wait."""
-        return self._many(lambda name: self.read_arrays(name, wanted), names)
+        return self._many(lambda name: self.read_arrays(name, select), names)
 
     def _many(self, read: Callable[[str], Stored], names: Iterable[str]) -> Iterator[Stored]:
         def several(some: Sequence[str]) -> list[Stored]:
@@ -252,8 +254,8 @@ class Ledger:
             while some := list(itertools.islice(rest, _EACH * _READERS)):
                 # To wait for a thread takes longer than to read a small file of this machine.
                 parts = [some[first : first + _EACH] for first in range(0, len(some), _EACH)]
-                for found in readers.map(several, parts):
-                    yield from found
+                for loaded in readers.map(several, parts):
+                    yield from loaded
 
     def write_table(self, name: str, table: pa.Table) -> None:
         """Write a table beside entries, under a name of its own, such as "shard/rows/ID"."""
@@ -277,9 +279,9 @@ class Ledger:
         """Remove the arrays whose key ``gone`` accepts, of those kept under ``names``."""
         for name in names:
             arrays = self.read_arrays(name)
-            left = {key: array for key, array in arrays.items() if not gone(key)}
-            if len(left) < len(arrays):
-                self.write_arrays(name, left)
+            remaining = {key: array for key, array in arrays.items() if not gone(key)}
+            if len(remaining) < len(arrays):
+                self.write_arrays(name, remaining)
 
     def write_note(self, name: str, value: Any) -> None:
         """Write a JSON value for people and later runs: the configuration, the status, measured rates."""
@@ -322,8 +324,8 @@ class Ledger:
         return table
 
     def _delete(self, paths: Iterable[str]) -> None:
-        every = list(paths)
-        parts = (every[first : first + _AT_ONCE] for first in range(0, len(every), _AT_ONCE))
+        all_paths = list(paths)
+        parts = (all_paths[first : first + _AT_ONCE] for first in range(0, len(all_paths), _AT_ONCE))
         with ThreadPoolExecutor(_READERS) as writers:
             list(writers.map(self.storage.delete_many, parts))
 
@@ -352,12 +354,12 @@ def digest(*parts: object) -> str:
 
 def digest_of(parts: Iterable[object]) -> str:
     """Return `digest` of parts that are made one after the other."""
-    found, between = hashlib.sha256(), b""
+    digest, between = hashlib.sha256(), b""
     for part in parts:
         text = part if isinstance(part, str) else _SORTED.encode(part)
-        found.update(between + text.encode("utf-8", "surrogateescape"))
+        digest.update(between + text.encode("utf-8", "surrogateescape"))
         between = b"\0"
-    return found.hexdigest()[:32]
+    return digest.hexdigest()[:32]
 
 
 def _columns(records: "Mapping[str, DataclassInstance]") -> pa.Table:

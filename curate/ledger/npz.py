@@ -14,7 +14,7 @@ _SUFFIX = ".npy"
 _MAGIC_BYTES = 8
 
 
-def read_npz(data: bytes, wanted: Callable[[str], bool]) -> dict[str, NDArray[Any]]:
+def read_npz(data: bytes, select: Callable[[str], bool]) -> dict[str, NDArray[Any]]:
     """Return the arrays of an .npz file whose key is wanted, by key. They cannot be written to.
 
     Raises:
@@ -23,7 +23,7 @@ def read_npz(data: bytes, wanted: Callable[[str], bool]) -> dict[str, NDArray[An
     """
     with zipfile.ZipFile(io.BytesIO(data)) as file:
         members = {member.filename.removesuffix(_SUFFIX): member for member in file.infolist()}
-        return {key: _array(_content(file, data, one)) for key, one in members.items() if wanted(key)}
+        return {key: _array(_content(file, data, member)) for key, member in members.items() if select(key)}
 
 
 def _content(file: zipfile.ZipFile, data: bytes, member: zipfile.ZipInfo) -> memoryview:

@@ -78,7 +78,7 @@ class Record:
     duplicate_of: str | None = None
     key: str | None = None
     source_sha256: str = ""
-    segment: Annotated[int | None, Field(exclude_if=lambda place: place is None)] = None
+    segment: Annotated[int | None, Field(exclude_if=lambda segment: segment is None)] = None
     attributes: dict[str, str] = field(default_factory=dict)
     frames: int = 0
     fps: float = 0.0
@@ -206,18 +206,18 @@ def from_json(kind: type[Stored], values: Mapping[str, object]) -> Stored:
     Raises:
         ValueError: a field is missing or of another type.
     """
-    found: Stored = _adapter(kind).validate_python(values)
-    return found
+    stored: Stored = _adapter(kind).validate_python(values)
+    return stored
 
 
 def to_columns(records: "Sequence[DataclassInstance]") -> dict[str, pa.Array]:
     """Return a column for each field that one of the records has, by its name in JSON; null where it is None."""
-    own: list[dict[str, tuple[str, Any]]] = [_fields(kind) for kind in _types(records)]
+    record_fields: list[dict[str, tuple[str, Any]]] = [_fields(kind) for kind in _types(records)]
     columns = {}
-    for name, kind in {name: kind for each in own for name, (_, kind) in each.items()}.items():
+    for name, kind in {name: kind for each in record_fields for name, (_, kind) in each.items()}.items():
         values = [
             getattr(record, each[name][0]) if name in each else None
-            for each, record in zip(own, records, strict=True)
+            for each, record in zip(record_fields, records, strict=True)
         ]
         columns[name] = _array(values, kind)
     return columns
@@ -240,14 +240,14 @@ def _types(records: Sequence[Any]) -> list[Any]:
 @functools.cache
 def _fields(kind: type) -> dict[str, tuple[str, Any]]:
     """Return attribute and type of each field of a record, by its name in JSON."""
-    found = {}
-    for one in fields(kind):
-        name, own = one.name, one.type
-        if get_origin(own) is Annotated:
-            own, info = get_args(own)
+    by_name = {}
+    for stored_field in fields(kind):
+        name, field_type = stored_field.name, stored_field.type
+        if get_origin(field_type) is Annotated:
+            field_type, info = get_args(field_type)
             name = info.alias or name
-        found[name] = one.name, own
-    return found
+        by_name[name] = stored_field.name, field_type
+    return by_name
 
 
 def _array(values: Sequence[Any], kind: Any) -> pa.Array:
@@ -257,18 +257,21 @@ def _array(values: Sequence[Any], kind: Any) -> pa.Array:
         return _array(values, inner[0])  # or None
     if kind in _SCALARS:
         return pa.array(values, _SCALARS[kind])
-    mask = pa.array([one is None for one in values])
+    mask = pa.array([record is None for record in values])
     if not inner:  # a record
-        own: dict[str, tuple[str, Any]] = _fields(kind)
-        arrays = [_array([one and getattr(one, at) for one in values], each) for at, each in own.values()]
-        return pa.StructArray.from_arrays(arrays, list(own), mask=mask)
-    filled = [one or () for one in values]
+        by_name: dict[str, tuple[str, Any]] = _fields(kind)
+        arrays = [
+            _array([record and getattr(record, at) for record in values], each)
+            for at, each in by_name.values()
+        ]
+        return pa.StructArray.from_arrays(arrays, list(by_name), mask=mask)
+    filled = [mapping or () for mapping in values]
     offsets = pa.array(np.cumsum([0, *map(len, filled)], dtype=np.int32))
     if get_origin(kind) is tuple:
         flat = list(itertools.chain.from_iterable(filled))
         return pa.ListArray.from_arrays(offsets, _array(flat, inner[0]), mask=mask)
     keys = _array(list(itertools.chain.from_iterable(filled)), inner[0])
-    items = itertools.chain.from_iterable(one.values() for one in filled if one)
+    items = itertools.chain.from_iterable(mapping.values() for mapping in filled if mapping)
     return pa.MapArray.from_arrays(offsets, keys, _array(list(items), inner[1]), mask=mask)
 
 

@@ -90,18 +90,18 @@ def flattened(tensors: dict[str, Floats], name: str) -> tuple[NDArray[np.float64
         if key == "weight"
         or (key.startswith("layers.") and key.split(".")[1].isdigit() and key.endswith("weight"))
     )
-    known = {f"{prefix}{kind}" for _, prefix in layers for kind in ("weight", "bias")}
+    expected_names = {f"{prefix}{kind}" for _, prefix in layers for kind in ("weight", "bias")}
     wrong = f"{name} holds no aesthetic head of a known layout"
-    if not layers or known != set(tensors):
+    if not layers or expected_names != set(tensors):
         raise UsageError(f"{wrong}: its tensors are {', '.join(sorted(tensors)[:6]) or 'none'}")
     weight, bias = np.empty(0), np.zeros(1)
-    for number, (_, prefix) in enumerate(layers):
+    for index, (_, prefix) in enumerate(layers):
         W, b = tensors[f"{prefix}weight"].astype(np.float64), tensors[f"{prefix}bias"].astype(np.float64)
-        if W.ndim != 2 or b.shape != W.shape[:1] or (number and W.shape[1] != weight.shape[0]):
+        if W.ndim != 2 or b.shape != W.shape[:1] or (index and W.shape[1] != weight.shape[0]):
             raise UsageError(
                 f"{wrong}: {prefix}weight has shape {W.shape}, which does not fit its neighbours"
             )
-        weight, bias = (W @ weight, W @ bias + b) if number else (W, b)
+        weight, bias = (W @ weight, W @ bias + b) if index else (W, b)
     if weight.shape[0] != 1 or not (np.isfinite(weight).all() and np.isfinite(bias).all()):
         raise UsageError(f"{wrong}: it ends in {weight.shape[0]} numbers instead of one finite score")
     return weight[0], float(bias[0])

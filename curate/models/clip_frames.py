@@ -65,31 +65,31 @@ def clip_pictures(
                 raise ClipError("the clip holds no frames")
             if stream.frames and frames != stream.frames:
                 raise ClipError(f"the clip is cut off: it holds {frames} of {stream.frames} frames")
-            wanted = _wanted(frames, rate, fps, count)
+            chosen = _wanted(frames, rate, fps, count)
             container.seek(0)
             scaler, sdr = VideoReformatter(), SdrConverter()
             pictures: list[NDArray[np.uint8]] = []
-            for number, frame in enumerate(container.decode(stream)):
-                if number == wanted[len(pictures)]:
+            for index, frame in enumerate(container.decode(stream)):
+                if index == chosen[len(pictures)]:
                     pictures.append(_picture(sdr(frame), scaler, size))
-                    if len(pictures) == len(wanted):
-                        return np.stack(pictures), np.array(wanted) / rate
+                    if len(pictures) == len(chosen):
+                        return np.stack(pictures), np.array(chosen) / rate
     except (SourceError, av.error.FFmpegError, ValueError) as error:
         refuse_shortage(error)
         raise ClipError(f"the clip does not decode: {error}") from error
-    raise ClipError(f"the clip decodes to {number + 1} frames instead of {frames}")
+    raise ClipError(f"the clip decodes to {index + 1} frames instead of {frames}")
 
 
 def _wanted(frames: int, rate: float, fps: float | None, count: int | None) -> list[int]:
     """Return rising frame numbers; the frame shown at a time is the last one that began before it."""
     if fps is not None:
         shown = np.arange(0, frames / rate, 1 / fps) * rate
-        numbers = np.unique(np.floor(shown + 1e-6).astype(int).clip(0, frames - 1))
+        indices = np.unique(np.floor(shown + 1e-6).astype(int).clip(0, frames - 1))
     else:
-        numbers = np.arange(frames)
-    if count is not None and count < len(numbers):
-        numbers = numbers[((np.arange(count) + 0.5) * len(numbers) / count).astype(int)]
-    return [int(number) for number in numbers]
+        indices = np.arange(frames)
+    if count is not None and count < len(indices):
+        indices = indices[((np.arange(count) + 0.5) * len(indices) / count).astype(int)]
+    return [int(index) for index in indices]
 
 
 def _picture(

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 Device = Literal["auto", "cpu", "cuda"]
 
 
-def pick_device(wanted: Device) -> str:
+def pick_device(device: Device) -> str:
     """Return "cpu" or "cuda"; "auto" means the GPU where there is one.
 
     Raises:
@@ -25,9 +25,9 @@ def pick_device(wanted: Device) -> str:
     import torch
 
     has_gpu = torch.cuda.is_available()
-    if wanted == "cuda" and not has_gpu:
+    if device == "cuda" and not has_gpu:
         raise UsageError("device=cuda asks for a GPU, and PyTorch finds none here; set device=auto or cpu")
-    return "cuda" if has_gpu and wanted != "cpu" else "cpu"
+    return "cuda" if has_gpu and device != "cpu" else "cpu"
 
 
 @contextmanager

@@ -167,11 +167,13 @@ class ClipEmbedder:
         results: list[Embedding | Fault] = []
         for start in range(0, len(samples), self._config.batch_clips):
             some = samples[start : start + self._config.batch_clips]
-            blocks = [one.pictures for one in some if isinstance(one, EmbedInput)]
+            blocks = [embed_input.pictures for embed_input in some if isinstance(embed_input, EmbedInput)]
             encoded = iter(model.encode(blocks, self._config.frames))
             results += [
-                self._embedding(next(encoded), one.times_s) if isinstance(one, EmbedInput) else one
-                for one in some
+                self._embedding(next(encoded), embed_input.times_s)
+                if isinstance(embed_input, EmbedInput)
+                else embed_input
+                for embed_input in some
             ]
         return results
 

@@ -7,12 +7,12 @@ from reelweave.loader.errors import UsageError, first_line
 _TIMEOUT_S = 10.0
 
 
-def check_hub(repository: str, asked: str) -> None:
+def check_hub(repository: str, setting: str) -> None:
     """Check that the hub has a model or that the machine's cache holds it.
 
     Args:
         repository: Name of the form "owner/name".
-        asked: Configuration key and value that name it, for the message.
+        setting: Configuration key and value that name it, for the message.
 
     Raises:
         UsageError: Neither has it; the message says what to do.
@@ -24,7 +24,7 @@ def check_hub(repository: str, asked: str) -> None:
         snapshot_download(repository, local_files_only=True)
     except HFValidationError:
         raise UsageError(
-            f"{asked} is no folder here and no name a hub could know;"
+            f"{setting} is no folder here and no name a hub could know;"
             " give the folder of a model, or OWNER/NAME"
         ) from None
     except (LocalEntryNotFoundError, OSError):
@@ -32,7 +32,7 @@ def check_hub(repository: str, asked: str) -> None:
             HfApi().model_info(repository, timeout=_TIMEOUT_S)
         except Exception as error:
             raise UsageError(
-                f"{asked}: {repository} is not in this machine's model cache, and the hub does not give it"
+                f"{setting}: {repository} is not in this machine's model cache, and the hub does not give it"
                 f" ({first_line(error)}); bring the model here and give its folder or file"
             ) from error
 

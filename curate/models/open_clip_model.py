@@ -118,12 +118,12 @@ class OpenClip:
         for start in range(0, len(blocks), self._blocks_per_pass):
             group = blocks[start : start + self._blocks_per_pass]
             batch = torch.zeros(self._blocks_per_pass, length, *group[0].shape[1:])
-            for number, block in enumerate(group):
-                batch[number, : len(block)] = torch.from_numpy(block)
+            for index, block in enumerate(group):
+                batch[index, : len(block)] = torch.from_numpy(block)
             with inference(self._device, self._threads):
                 encoded = self._model.encode_image(batch.flatten(0, 1).to(self._device))
             unit = _unit(encoded).reshape(self._blocks_per_pass, length, -1)
-            vectors += [unit[number, : len(block)] for number, block in enumerate(group)]
+            vectors += [unit[index, : len(block)] for index, block in enumerate(group)]
         return vectors
 
     def texts(self, words: Sequence[str]) -> Floats:
@@ -152,14 +152,14 @@ def locate(model: str, pretrained: str) -> tuple[str, str | None]:
 
     if model.startswith(_HUB):
         return model, None
-    known = open_clip.list_models()
+    valid_names = open_clip.list_models()
     name = model.replace("/", "-")
-    folder = None if name in known else local_folder(model.removeprefix(_FOLDER))
+    folder = None if name in valid_names else local_folder(model.removeprefix(_FOLDER))
     if folder is not None:
         return _folder(folder, pretrained)
-    if name not in known:
+    if name not in valid_names:
         raise UsageError(
-            f"embed.model={model} is no model that open_clip knows{_nearest(name, known)};"
+            f"embed.model={model} is no model that open_clip knows{_nearest(name, valid_names)};"
             f" give one of its names, a folder with {_CONFIG} and weights, or {_HUB}OWNER/NAME"
         )
     tags = open_clip.list_pretrained_tags_by_model(name)
@@ -178,7 +178,7 @@ def locate(model: str, pretrained: str) -> tuple[str, str | None]:
     wants = bool(open_clip.get_pretrained_cfg(name, pretrained).get("quick_gelu", False))
     has = bool(open_clip.get_model_config(name).get("quick_gelu", False))
     other = name.removesuffix("-quickgelu") if has else f"{name}-quickgelu"
-    if wants != has and other in known:
+    if wants != has and other in valid_names:
         # open_clip only warns, and its embeddings are then wrong.
         raise UsageError(
             f"the weights {pretrained} were trained with another activation than {name} has; set embed.model={other}"
@@ -198,9 +198,9 @@ def check_weights(model: str, pretrained: str) -> None:
     if name.startswith(_HUB):
         check_hub(name.removeprefix(_HUB), f"embed.model={model}")
     elif weights is not None and not Path(weights).is_file():
-        place = str(open_clip.get_pretrained_cfg(name, weights).get("hf_hub", ""))
-        if place:
-            check_hub("/".join(place.split("/")[:2]), f"embed.pretrained={pretrained}")
+        hub_path = str(open_clip.get_pretrained_cfg(name, weights).get("hf_hub", ""))
+        if hub_path:
+            check_hub("/".join(hub_path.split("/")[:2]), f"embed.pretrained={pretrained}")
 
 
 def _folder(folder: Path, pretrained: str) -> tuple[str, None]:
@@ -213,8 +213,8 @@ def _folder(folder: Path, pretrained: str) -> tuple[str, None]:
     return f"{_FOLDER}{folder}", None
 
 
-def _nearest(name: str, known: Sequence[str]) -> str:
-    close = difflib.get_close_matches(name, known, n=3)
+def _nearest(name: str, valid_names: Sequence[str]) -> str:
+    close = difflib.get_close_matches(name, valid_names, n=3)
     return f" (near: {', '.join(close)})" if close else ""
 
 

@@ -83,10 +83,10 @@ class TextEmbedder:
         tokens = [tokenizer(text, truncation=True, max_length=limit)["input_ids"] for text in captions]
         device = str(model.device)
         results: list[Array] = [np.empty(0)] * len(captions)
-        for length, numbers in passes([len(ids) for ids in tokens], limit, device, self._config.batch):
-            found = self._encode(model, tokenizer, [tokens[number] for number in numbers], length)
-            for number, array in zip(numbers, found, strict=True):
-                results[number] = array
+        for length, indices in passes([len(ids) for ids in tokens], limit, device, self._config.batch):
+            vectors = self._encode(model, tokenizer, [tokens[index] for index in indices], length)
+            for index, array in zip(indices, vectors, strict=True):
+                results[index] = array
         return results
 
     def _encode(
@@ -107,15 +107,15 @@ class TextEmbedder:
             states = model(input_ids=ids.to(device), attention_mask=mask.to(device)).last_hidden_state
         arrays = states.float().cpu().numpy()
         with np.errstate(over="ignore"):
-            found = [
+            vectors = [
                 arrays[row, : len(caption)].astype(self._config.dtype) for row, caption in enumerate(tokens)
             ]
-        if not all(np.isfinite(array).all() for array in found):
+        if not all(np.isfinite(array).all() for array in vectors):
             raise RunError(
                 f"{self._named.name} gives numbers that {self._config.dtype} cannot hold;"
                 " set text_embed.dtype=float32, or take other weights"
             )
-        return found
+        return vectors
 
     def _encoder(self) -> tuple[Any, Any, int]:
         """Return model, tokenizer and the maximum number of tokens, loaded on first use."""
@@ -165,13 +165,13 @@ def passes(lengths: Sequence[int], limit: int, device: str, batch: int) -> list[
     length depends on itself only.
     """
     if device == "cpu":
-        return [(max(1, length), [number]) for number, length in enumerate(lengths)]
+        return [(max(1, length), [index]) for index, length in enumerate(lengths)]
     groups: dict[int, list[int]] = {}
-    for number, length in enumerate(lengths):
+    for index, length in enumerate(lengths):
         padded = min(limit, max(1, math.ceil(length / _LENGTH_STEP)) * _LENGTH_STEP)
-        groups.setdefault(padded, []).append(number)
+        groups.setdefault(padded, []).append(index)
     return [
-        (padded, numbers[start : start + batch])
-        for padded, numbers in sorted(groups.items())
-        for start in range(0, len(numbers), batch)
+        (padded, indices[start : start + batch])
+        for padded, indices in sorted(groups.items())
+        for start in range(0, len(indices), batch)
     ]

@@ -45,9 +45,9 @@ class Fingerprints:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_kept": OrderedDict(), "_bytes": 0}
 
-    def read(self, place: FingerprintPlace) -> NDArray[np.uint8] | None:
-        """Return the fingerprint at a place, uint8 [pictures, 27, 48], or None."""
-        name = place.arrays
+    def read(self, location: FingerprintPlace) -> NDArray[np.uint8] | None:
+        """Return the fingerprint at a location, uint8 [pictures, 27, 48], or None."""
+        name = location.arrays
         if name not in self._kept:
             arrays = self._ledger.read_arrays(name, lambda key: key.endswith(_FINGERPRINT))
             self._kept[name] = {key.removesuffix(_FINGERPRINT): array for key, array in arrays.items()}
@@ -55,7 +55,7 @@ class Fingerprints:
         self._kept.move_to_end(name)
         while self._bytes > _MOST_BYTES and len(self._kept) > 1:
             self._bytes -= _size(self._kept.popitem(last=False)[1])
-        return self._kept[name].get(place.clip_id)
+        return self._kept[name].get(location.clip_id)
 
     def forget(self, name: str) -> None:
         """Forget a source's fingerprints, which are about to be written again."""
@@ -103,17 +103,17 @@ class ClipArrays:
     def forget(self, name: str) -> None:
         """Forget what was read under a name, which is about to be written again."""
         self._fingerprints.forget(name)
-        place = self._read.pop(name, None)
-        if place is None:
+        index = self._read.pop(name, None)
+        if index is None:
             return
-        start = self._starts[place]
-        end = self._starts[place + 1] if place + 1 < len(self._starts) else self._firsts[-1]
+        start = self._starts[index]
+        end = self._starts[index + 1] if index + 1 < len(self._starts) else self._firsts[-1]
         if start < end:
             call = bisect.bisect_right(self._firsts, start) - 1
             self._ids.forget(call, slice(start - self._firsts[call], end - self._firsts[call]))
 
     def find(self, clip_ids: pa.Array, names: Iterable[str] | None = None) -> Rows:
-        """Return the place of each clip's perceptual embedding, -1 where there is none.
+        """Return the row of each clip's perceptual embedding, -1 where there is none.
 
         Args:
             clip_ids: Identities of the clips' bytes.
@@ -123,28 +123,28 @@ class ClipArrays:
         if names is not None:
             starts = {self._starts[self._read[name]] for name in names if name in self._read}
             calls = sorted({bisect.bisect_right(self._firsts, start) - 1 for start in starts})
-        found = np.full(len(clip_ids), -1, np.int64)
+        rows = np.full(len(clip_ids), -1, np.int64)
         for call in calls:
             if call < len(self._ids):
-                here = places_in(clip_ids, self._ids.read(call))
-                found = np.where((found < 0) & (here >= 0), here + self._firsts[call], found)
-        return found
+                call_rows = places_in(clip_ids, self._ids.read(call))
+                rows = np.where((rows < 0) & (call_rows >= 0), call_rows + self._firsts[call], rows)
+        return rows
 
-    def stored(self, places: Rows) -> NDArray[Any]:
+    def stored(self, rows: Rows) -> NDArray[Any]:
         """Return perceptual embeddings by their places as they are stored, [places, D]; zeros for -1."""
-        found = np.zeros((len(places), self.vectors.width or 1), self.vectors.dtype)
-        there = places >= 0
-        if there.any():  # before the first vector there is no width
-            found[there] = self.vectors.stored(places[there])
-        return found
+        vectors = np.zeros((len(rows), self.vectors.width or 1), self.vectors.dtype)
+        exists = rows >= 0
+        if exists.any():  # before the first vector there is no width
+            vectors[exists] = self.vectors.stored(rows[exists])
+        return vectors
 
-    def fingerprint_place(self, place: int, clip_id: str) -> FingerprintPlace:
-        """Return where the fingerprint of a clip lies, whose embedding is at a place."""
-        return FingerprintPlace(self._names[bisect.bisect_right(self._starts, place) - 1], clip_id)
+    def fingerprint_place(self, row: int, clip_id: str) -> FingerprintPlace:
+        """Return where the fingerprint of a clip lies, whose embedding is in a row."""
+        return FingerprintPlace(self._names[bisect.bisect_right(self._starts, row) - 1], clip_id)
 
-    def fingerprint(self, place: int, clip_id: str) -> NDArray[np.uint8] | None:
-        """Return the fingerprint of a clip, whose embedding is at a place, or None."""
-        return self._fingerprints.read(self.fingerprint_place(place, clip_id))
+    def fingerprint(self, row: int, clip_id: str) -> NDArray[np.uint8] | None:
+        """Return the fingerprint of a clip, whose embedding is in a row, or None."""
+        return self._fingerprints.read(self.fingerprint_place(row, clip_id))
 
 
 class _Ids:

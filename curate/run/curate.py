@@ -173,18 +173,18 @@ def asked_for(inputs: Sequence[str], storage: Storage, config: CurateConfig, upd
     inputs = [shown(text) for text in inputs]
     if dataset is not None and update:
         inputs, sources, notes = _joined(ledger, inputs, sources)
-    asked: dict[str, Any] = {
+    settings: dict[str, Any] = {
         "curate": config.content(),
         "inputs": list(inputs),
         "sources": _sources_digest(sources),
     }
-    if others := fingerprints(config):
-        asked["others"] = others
+    if reference_digests := fingerprints(config):
+        settings["others"] = reference_digests
     if models := model_digests(config, ledger):
-        asked["models"] = models
+        settings["models"] = models
     if config.stages:
-        asked["stages"] = {name: stage_facts(one) for name, one in config.stages.items()}
-    return Asked(ledger, dataset, inputs, sources, models, asked, (*listing_notes, *notes))
+        settings["stages"] = {name: stage_facts(stage) for name, stage in config.stages.items()}
+    return Asked(ledger, dataset, inputs, sources, models, settings, (*listing_notes, *notes))
 
 
 def _curate(
@@ -196,26 +196,26 @@ def _curate(
     say: Callable[[str], None],
 ) -> Outcome:
     """Curate as the holder of the output's lease."""
-    found = asked_for(inputs, storage, config, change.update)
-    ledger, dataset, asked = found.ledger, found.dataset, found.config
-    same = dataset is not None and not change.retry_failed and _equal(dataset.manifest.config, asked)
+    request = asked_for(inputs, storage, config, change.update)
+    ledger, dataset, settings = request.ledger, request.dataset, request.config
+    same = dataset is not None and not change.retry_failed and _equal(dataset.manifest.config, settings)
     if dataset is not None and same:
-        older = (*_older(found, config), *_unfinished(ledger, dataset))
+        older = (*_older(request, config), *_unfinished(ledger, dataset))
         if not (change.redo_older and older):
             settle(dataset)
             _tidy(ledger, dataset, config)
-            said = (*found.notes, *older, *unanswered(dataset), *finish_status(ledger))
-            return Outcome(dataset.manifest, already_there=True, notes=said)
+            notes = (*request.notes, *older, *unanswered(dataset), *finish_status(ledger))
+            return Outcome(dataset.manifest, already_there=True, notes=notes)
     if dataset is not None and not change.update:
-        raise _other_dataset(dataset.manifest.config, asked, storage.root)
+        raise _other_dataset(dataset.manifest.config, settings, storage.root)
     weights = check(config)
     ledger.write_note("config", config.content())
     missing = availability(config)
-    state = CurationState(config, ledger, found.sources, dataset, found.models)
+    state = CurationState(config, ledger, request.sources, dataset, request.models)
     if change.retry_failed:
         state.forget_failures()
-    left = sentences(work_of(state, found.before, change.redo_older))
-    for sentence in left:
+    open_work = sentences(work_of(state, request.before, change.redo_older))
+    for sentence in open_work:
         say(sentence)
     if change.redo_older:
         if dataset is not None:
@@ -228,21 +228,21 @@ def _curate(
     content = Content(
         accounting=read_once((accounting_table(table, listed) for table in clips), ACCOUNTING),
         scores=read_once((scores_table(table, listed) for table in clips), SCORES),
-        config=dict(asked) | _revised(state),
+        config=dict(settings) | _revised(state),
         versions={**versions(), **weights},
         removals=dataset.manifest.removals if dataset is not None else [],
     )
     rejected = pa.concat_arrays([_rejected(table) for table in clips])
-    seconds, said = driver.seconds(), (*driver.notes(), *_unreadable(clips), *_remarks(clips))
+    seconds, notes = driver.seconds(), (*driver.notes(), *_unreadable(clips), *_remarks(clips))
     del state, driver, clips  # publishing takes as much memory again
-    stored = [source.stored() for source in found.sources]
-    ledger.write_note("inputs", {"inputs": list(found.inputs), "sources": stored})
+    stored = [source.stored() for source in request.sources]
+    ledger.write_note("inputs", {"inputs": list(request.inputs), "sources": stored})
     manifest = publish(storage, shards, content, dataset.manifest if dataset is not None else None)
     ledger.drop_note(_REDO)
     published = Dataset(storage)
     _tidy(ledger, published, config, rejected)
-    said = (*said, *unanswered(published), *finish_status(ledger))
-    return Outcome(manifest, False, (*missing, *found.notes, *left, *said), seconds)
+    notes = (*notes, *unanswered(published), *finish_status(ledger))
+    return Outcome(manifest, False, (*missing, *request.notes, *open_work, *notes), seconds)
 
 
 def _revised(state: CurationState) -> dict[str, dict[str, int]]:
@@ -251,16 +251,16 @@ def _revised(state: CurationState) -> dict[str, dict[str, int]]:
     if state.dataset is not None and not state.writes_all:
         # Shards that stay are those of the revision that wrote them.
         was = revisions_of(state.dataset).get("shard", 0)
-        revisions = {name: was if name == "shard" else number for name, number in revisions.items()}
-    revisions = {name: number for name, number in revisions.items() if number}
+        revisions = {name: was if name == "shard" else revision for name, revision in revisions.items()}
+    revisions = {name: revision for name, revision in revisions.items() if revision}
     return {"revisions": revisions} if revisions else {}
 
 
-def _older(found: Asked, config: CurateConfig) -> tuple[str, ...]:
+def _older(request: Asked, config: CurateConfig) -> tuple[str, ...]:
     """Return in words what earlier versions made of the sources of a finished dataset."""
-    if found.dataset is None or not may_be_older(found.ledger, config, found.dataset):
+    if request.dataset is None or not may_be_older(request.ledger, config, request.dataset):
         return ()
-    state = CurationState(config, found.ledger, found.sources, found.dataset, found.models)
+    state = CurationState(config, request.ledger, request.sources, request.dataset, request.models)
     return sentences(work_of(state, None, redo_older=False))
 
 
@@ -296,21 +296,21 @@ def _unreadable(clips: Iterable[pa.Table]) -> tuple[str, ...]:
 
 def _remarks(clips: Iterable[pa.Table]) -> tuple[str, ...]:
     """Return in words how many kept clips have pictures to which something was done that no mark asks for."""
-    found = Counter(
+    counts = Counter(
         reason
         for table in clips
         for reason in column(kept(table, equal(table, "state", "kept")), "reason").to_pylist()
         if reason
     )
     return tuple(
-        f"{count} clips: {reason} (accounting.parquet, reason)" for reason, count in sorted(found.items())
+        f"{count} clips: {reason} (accounting.parquet, reason)" for reason, count in sorted(counts.items())
     )
 
 
 def versions() -> dict[str, str]:
     """Return the versions of the code that decides the dataset's bytes."""
-    found = {name: importlib.metadata.version(name) for name in VERSIONED}
-    return {**found, "python": ".".join(str(part) for part in sys.version_info[:2])}
+    package_versions = {name: importlib.metadata.version(name) for name in VERSIONED}
+    return {**package_versions, "python": ".".join(str(part) for part in sys.version_info[:2])}
 
 
 def _joined(
@@ -321,23 +321,25 @@ def _joined(
     listed = {source.uri for source in sources}
     rows = [row for row in before["sources"] if row["uri"] not in listed]
     # A wrong line of a list that was read again is mended, or would have been found again.
-    kept = [
+    earlier_sources = [
         SourceRef.from_stored(row)
         for row in rows
         if not (row["fault"] and row["uri"].rpartition("#")[0] in inputs)
     ]
-    joined = list(dict.fromkeys([*before["inputs"], *inputs]))
+    all_inputs = list(dict.fromkeys([*before["inputs"], *inputs]))
     notes: tuple[str, ...] = ()
-    if kept:
-        notes = (f"{len(kept)} sources of earlier runs are not in the input and were kept",)
+    if earlier_sources:
+        notes = (f"{len(earlier_sources)} sources of earlier runs are not in the input and were kept",)
     spans = {row["uri"]: _spans(from_stored(row.get("segments", ()))) for row in before["sources"]}
     if changed := sum(
-        spans.get(source.uri, own) != own for source in sources for own in [_spans(source.segments)]
+        spans.get(source.uri, source_spans) != source_spans
+        for source in sources
+        for source_spans in [_spans(source.segments)]
     ):
         notes += (
             f"{changed} films are listed with other segments than before, which replace the earlier ones",
         )
-    return joined, sorted([*sources, *kept], key=lambda source: source.uri), notes
+    return all_inputs, sorted([*sources, *earlier_sources], key=lambda source: source.uri), notes
 
 
 def _spans(segments: Sequence[Segment]) -> list[tuple[str, float, float, float]]:
@@ -357,8 +359,8 @@ def _tidy(ledger: Ledger, dataset: Dataset, config: CurateConfig, rejected: pa.A
     staged = texts_of(ledger.staged_clips())
     keep = np.ones(len(staged), bool) if rejected is None else places_in(staged, rejected) >= 0
     stay = keep & config.run.keep_rejected
-    for own in identities_of(dataset):
-        stay &= places_in(staged, own) < 0
+    for identities in identities_of(dataset):
+        stay &= places_in(staged, identities) < 0
     ledger.drop_clips(staged.filter(pa.array(~stay)).to_pylist())
     for folder in (f"{SHARD}/", PARTS, KILLED):
         dataset.storage.delete_tree(f"{LEDGER}{folder}")
@@ -375,21 +377,21 @@ def _check_ours(storage: Storage, ledger: Ledger, dataset: Dataset | None) -> No
         raise UsageError(f"{storage.root} holds {what} that no curation wrote; choose another --out")
 
 
-def _equal(there: Mapping[str, Any], asked: Mapping[str, Any]) -> bool:
+def _equal(existing: Mapping[str, Any], settings: Mapping[str, Any]) -> bool:
     """Return whether a dataset is as asked for; a threshold that its version did not know yet is unset in it."""
-    configured = {name: values for name, values in there.items() if name != "revisions"}
-    return next(differences(configured, asked), None) is None
+    configured = {name: values for name, values in existing.items() if name != "revisions"}
+    return next(differences(configured, settings), None) is None
 
 
-def _other_dataset(there: Mapping[str, Any], asked: Mapping[str, Any], out: str) -> UsageError:
-    changed = sorted(key for key, *_ in differences(there.get("curate", {}), asked["curate"]))
-    if not changed and there.get("others") != asked.get("others"):
+def _other_dataset(existing: Mapping[str, Any], settings: Mapping[str, Any], out: str) -> UsageError:
+    changed = sorted(key for key, *_ in differences(existing.get("curate", {}), settings["curate"]))
+    if not changed and existing.get("others") != settings.get("others"):
         changed = ["content of a dataset that dedup names"]
     if not changed:
-        code = differences(there.get("stages", {}), asked.get("stages", {}))
+        code = differences(existing.get("stages", {}), settings.get("stages", {}))
         changed = sorted({f"code of stages.{key.split('.')[0]}" for key, *_ in code})
     if not changed:
-        models = differences(there.get("models", {}), asked.get("models", {}))
+        models = differences(existing.get("models", {}), settings.get("models", {}))
         changed = sorted(f"model at {name}" for name, *_ in models)
     difference = f"with another {', '.join(changed)}" if changed else "from other inputs"
     return UsageError(

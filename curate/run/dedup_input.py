@@ -31,17 +31,17 @@ def dedup_clips(
         embedding: Embeddings of the clips; see `model_vectors`.
         match: Comparison of many pairs at once; None compares one after the other, here.
     """
-    places = clips.footage
+    footage_rows = clips.footage
 
     def clip_id(row: int) -> str:
         return f"{clips.keys[row]}-{clips.digests[row].as_py()[:8].hex()}"
 
     def place(row: int) -> FingerprintPlace:
-        return arrays.fingerprint_place(int(places[row]), clip_id(row))
+        return arrays.fingerprint_place(int(footage_rows[row]), clip_id(row))
 
     def many(match: MatchMany) -> ManyPairs:
         def compare(pairs: Sequence[tuple[int, int]], min_overlap: float) -> list[Match | None]:
-            return match([(place(one), place(two)) for one, two in pairs], min_overlap)
+            return match([(place(first), place(two)) for first, two in pairs], min_overlap)
 
         return ManyPairs(PAIRS_AT_ONCE, compare)
 
@@ -51,10 +51,10 @@ def dedup_clips(
         sources=pa.DictionaryArray.from_arrays(pa.array(clips.sources), pa.array(uris, pa.string())),
         quality=clips.quality,
         old=clips.old,
-        footage=Vectors.placed(places, arrays.vectors),
+        footage=Vectors.placed(footage_rows, arrays.vectors),
         embedding=embedding,
         fingerprint=lambda row: (
-            arrays.fingerprint(int(places[row]), clip_id(row)) if places[row] >= 0 else None
+            arrays.fingerprint(int(footage_rows[row]), clip_id(row)) if footage_rows[row] >= 0 else None
         ),
         many=None if match is None else many(match),
     )
@@ -73,10 +73,10 @@ def model_vectors(
     Raises:
         RunError: the embeddings have different widths.
     """
-    file, places = VectorFile(), np.full(len(clips), -1, np.int32)
+    file, vector_rows = VectorFile(), np.full(len(clips), -1, np.int32)
     for partition, table in enumerate(tables):
-        here = clips.of_partition(partition)
-        matrix, found = packed_arrays(results(partition, table.take(pa.array(clips.rows[here]))))
-        places[here][found] = np.arange(len(file), len(file) + int(found.sum()))
-        file.append(matrix[found])
-    return Vectors.placed(places, file)
+        in_partition = clips.of_partition(partition)
+        matrix, has_vector = packed_arrays(results(partition, table.take(pa.array(clips.rows[in_partition]))))
+        vector_rows[in_partition][has_vector] = np.arange(len(file), len(file) + int(has_vector.sum()))
+        file.append(matrix[has_vector])
+    return Vectors.placed(vector_rows, file)

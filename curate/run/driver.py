@@ -130,8 +130,8 @@ class Driver:
 
     def notes(self) -> tuple[str, ...]:
         """Return sentences for the person who runs this."""
-        own = (self._started.note,) if self._started and self._started.note else ()
-        return (*own, *[meter.fault for meter in self._meters if meter.fault][-1:], *self._note_fault)
+        start_notes = (self._started.note,) if self._started and self._started.note else ()
+        return (*start_notes, *[meter.fault for meter in self._meters if meter.fault][-1:], *self._note_fault)
 
     def seconds(self) -> dict[str, float]:
         """Return the seconds that all workers of this run spent, by stage."""
@@ -152,17 +152,17 @@ class Driver:
 
     def _await_cluster(self) -> None:
         run = self._state.config.run
-        least = Resources(run.wait_for_cpus, run.wait_for_gpus)
-        if run.runner != "ray" or least == Resources(0):
+        required = Resources(run.wait_for_cpus, run.wait_for_gpus)
+        if run.runner != "ray" or required == Resources(0):
             return
 
         total = run.wait_for_cpus + run.wait_for_gpus
 
-        def waiting(there: Resources) -> None:
-            done = int(min(there.cpus, least.cpus) + min(there.gpus, least.gpus))
+        def waiting(available: Resources) -> None:
+            done = int(min(available.cpus, required.cpus) + min(available.gpus, required.gpus))
             self._progress(Progress("cluster", done, total, done, total))
 
-        await_cluster(least, run.wait_s, waiting)
+        await_cluster(required, run.wait_s, waiting)
 
     def _do_sources(self, chosen: Set[str]) -> None:
         """Send the chosen sources, and their clips that are still wanted, through the stages beside cutting."""
@@ -178,7 +178,7 @@ class Driver:
         meter.show()
 
         waiting: list[WaitingSource] = []
-        left: Counter[tuple[str, PartStep]] = Counter()
+        remaining: Counter[tuple[str, PartStep]] = Counter()
 
         def take(task: CurationTask) -> None:
             if isinstance(task, ClosedSource | WaitingSource | DonePart | UndoneSource):
@@ -193,12 +193,12 @@ class Driver:
                 waiting.append(task)
             elif isinstance(task, DonePart):
                 step, part, uri = task.task.step, task.task.part, task.task.source.uri
-                left[uri, step] -= 1
-                ended = part.count - left[uri, step]
-                said = f"{ended} of {part.count} parts {_DONE[step]}"
-                before, own = _SHARES[step]
-                said = f"{said}, but it stays whole: {task.fault}" if task.fault else said
-                meter.part_done(uri, said, 0.0 if task.fault else before + own * ended / part.count)
+                remaining[uri, step] -= 1
+                ended = part.count - remaining[uri, step]
+                message = f"{ended} of {part.count} parts {_DONE[step]}"
+                before, share = _SHARES[step]
+                message = f"{message}, but it stays whole: {task.fault}" if task.fault else message
+                meter.part_done(uri, message, 0.0 if task.fault else before + share * ended / part.count)
             elif isinstance(task, ClipTask):
                 self._take_clip(task)
 
@@ -210,7 +210,7 @@ class Driver:
             while waiting:
                 # Parts of all long sources side by side; then each source says what comes next.
                 parts: list[CurationTask] = [part for source in waiting for part in source.parts]
-                left.update((part.source.uri, part.step) for source in waiting for part in source.parts)
+                remaining.update((part.source.uri, part.step) for source in waiting for part in source.parts)
                 behind = [source.task for source in waiting]
                 waiting.clear()
                 self._passes.append(run_pass("parts", parts, stages[:1], kind, take))
@@ -240,18 +240,18 @@ class Driver:
                 meter.done(task.uri)
 
         measure = MeasureScores(self._state.config.scores, self._state.ledger)
-        every: Iterable[CurationTask] = tasks
+        curation_tasks: Iterable[CurationTask] = tasks
         stages: list[Stage[CurationTask]] = [Stage(MEASURE, measure)]
-        self._passes.append(run_pass("sources", every, stages, self.kind(), take))
+        self._passes.append(run_pass("sources", curation_tasks, stages, self.kind(), take))
         self._undone.refuse(len(chosen))
 
     def _match(
         self, pairs: Sequence[tuple[FingerprintPlace, FingerprintPlace]], min_overlap: float
     ) -> list[Match | None]:
         """Return the agreement of the footage of many pairs of clips."""
-        found, cost = match_many(pairs, min_overlap, self._state.ledger, self.kind())
+        matches, cost = match_many(pairs, min_overlap, self._state.ledger, self.kind())
         self._passes.append(cost)
-        return found
+        return matches
 
     def _do_later(self, clips: Partitions) -> None:
         """Send all kept clips through the stages after deduplication."""
@@ -266,9 +266,9 @@ class Driver:
                 self._take_clip(task)
                 meter.done(task.record.source)
 
-        every: Iterable[CurationTask] = tasks
+        curation_tasks: Iterable[CurationTask] = tasks
         stages = self._clip_pipeline(self._state.later)
-        self._passes.append(run_pass("clips", every, stages, self.kind(), take))
+        self._passes.append(run_pass("clips", curation_tasks, stages, self.kind(), take))
         self._undone.refuse(len(self._state.sources))
 
     def _take_clip(self, task: ClipTask) -> None:

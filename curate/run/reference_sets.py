@@ -41,18 +41,18 @@ def known(clips: DedupClips, config: CurateConfig) -> dict[str, tuple[str, Dupli
     Raises:
         UsageError: a dataset cannot be compared with.
     """
-    found: dict[str, tuple[str, Duplicate]] = {}
+    twins_by_key: dict[str, tuple[str, Duplicate]] = {}
     for uri in config.dedup.evaluation:
         for key, twin in contaminated(clips, clips_of(uri, config), config.dedup).items():
-            found.setdefault(key, ("dedup.evaluation", twin))
+            twins_by_key.setdefault(key, ("dedup.evaluation", twin))
     for uri in config.dedup.older:
-        there = clips_of(uri, config)
-        twins = dedup(clips.fresh(there), config.dedup)
-        theirs = places_in(pa.array([twin.of for twin in twins.values()], pa.string()), there.keys) >= 0
+        reference = clips_of(uri, config)
+        twins = dedup(clips.fresh(reference), config.dedup)
+        theirs = places_in(pa.array([twin.of for twin in twins.values()], pa.string()), reference.keys) >= 0
         for (key, twin), known_there in zip(twins.items(), theirs.tolist(), strict=True):
             if known_there:
-                found.setdefault(key, ("dedup.older", twin))
-    return found
+                twins_by_key.setdefault(key, ("dedup.older", twin))
+    return twins_by_key
 
 
 def clips_of(uri: str, config: CurateConfig) -> DedupClips:
@@ -67,7 +67,7 @@ def clips_of(uri: str, config: CurateConfig) -> DedupClips:
     arrays.read(ledger.array_names())
     samples = dataset.read_columns("index", ["key", "sha256", "source"]).combine_chunks()
     ids = clip_ids(samples)
-    places = arrays.find(ids)
+    rows = arrays.find(ids)
     semantic = config.dedup.semantic.enabled
     return DedupClips(
         keys=pc.binary_join_element_wise(f"{uri}#", column(samples, "key"), ""),
@@ -75,12 +75,12 @@ def clips_of(uri: str, config: CurateConfig) -> DedupClips:
         sources=column(samples, "source"),
         quality=np.zeros((len(samples), 0)),
         old=np.zeros(len(samples), bool),
-        footage=Vectors.placed(places.astype(np.int32), arrays.vectors),
+        footage=Vectors.placed(rows.astype(np.int32), arrays.vectors),
         embedding=Vectors.of(
             stored_vector(dataset, row) if semantic else None for row in range(len(samples))
         ),
         fingerprint=lambda row: (
-            arrays.fingerprint(int(places[row]), ids[row].as_py()) if places[row] >= 0 else None
+            arrays.fingerprint(int(rows[row]), ids[row].as_py()) if rows[row] >= 0 else None
         ),
     )
 
@@ -94,8 +94,8 @@ def _embedding(config: Mapping[str, object]) -> list[object]:
 
 
 def _inside(values: Mapping[str, object], name: str) -> Mapping[str, object]:
-    found = values.get(name)
-    return found if isinstance(found, dict) else {}
+    section = values.get(name)
+    return section if isinstance(section, dict) else {}
 
 
 def _opened(uri: str, config: CurateConfig) -> Dataset:
@@ -111,7 +111,7 @@ def _opened(uri: str, config: CurateConfig) -> Dataset:
     if config.dedup.semantic.enabled and _embedding(dataset.manifest.config) != _embedding(
         {
             "curate": config.content(),
-            "stages": {name: stage_facts(one) for name, one in config.stages.items()},
+            "stages": {name: stage_facts(stage) for name, stage in config.stages.items()},
         }
     ):
         raise UsageError(

@@ -62,10 +62,12 @@ def forecast_curation(
             raise UsageError("no source with a video that can be read; there is nothing to forecast")
         driver = Driver(state, progress)
         clips = driver.decide_some({source.uri for source in sample})
-        found = forecast(_costs(sample, clips, state, driver.gpu_seconds()), sources, extent, rates)
-        ledger.write_note("forecast", asdict(found))
+        curation_forecast = forecast(
+            _costs(sample, clips, state, driver.gpu_seconds()), sources, extent, rates
+        )
+        ledger.write_note("forecast", asdict(curation_forecast))
         ledger.drop_note(STATUS)  # nobody shall wait for a curation that has not begun
-        return found
+        return curation_forecast
 
 
 def forecast_update(
@@ -92,13 +94,13 @@ def forecast_update(
         UsageError: no source is found, or a model is not available.
     """
     with leased(open_storage(out, config.storage), COMMAND) as storage:
-        found = asked_for(inputs, storage, config, update=True)
-        if found.dataset is None:
+        request = asked_for(inputs, storage, config, update=True)
+        if request.dataset is None:
             return None
-        state = CurationState(config, found.ledger, found.sources, found.dataset, found.models)
+        state = CurationState(config, request.ledger, request.sources, request.dataset, request.models)
         if retry_failed:
             state.forget_failures()
-        return work_of(state, found.before, redo_older)
+        return work_of(state, request.before, redo_older)
 
 
 def _costs(
@@ -109,20 +111,20 @@ def _costs(
     counts, clip_bytes, clip_s = np.zeros(count, np.int64), np.zeros(count), np.zeros(count)
     for table in clips:
         table = kept(table, equal(table, "state", "kept"))
-        numbers = column(table, "source").to_numpy()
-        counts += np.bincount(numbers, minlength=count)
-        clip_bytes += np.bincount(numbers, column(table, "clip_bytes").to_numpy(), count)
-        clip_s += np.bincount(numbers, column(table, "duration_s").to_numpy(), count)
-    every = max(1, int(counts.sum()))
+        source_indices = column(table, "source").to_numpy()
+        counts += np.bincount(source_indices, minlength=count)
+        clip_bytes += np.bincount(source_indices, column(table, "clip_bytes").to_numpy(), count)
+        clip_s += np.bincount(source_indices, column(table, "duration_s").to_numpy(), count)
+    num_clips = max(1, int(counts.sum()))
     return [
         SourceCost(
             uri=source.uri,
-            clips=int(counts[number]),
-            clip_bytes=int(clip_bytes[number]),
-            clip_s=float(clip_s[number]),
+            clips=int(counts[index]),
+            clip_bytes=int(clip_bytes[index]),
+            clip_s=float(clip_s[index]),
             core_s=state.closed.cpu_s(source.uri),
-            gpu_s=gpu_s / every * int(counts[number]),
+            gpu_s=gpu_s / num_clips * int(counts[index]),
         )
         for source in sample
-        for number in [state.closed.numbers[source.uri]]
+        for index in [state.closed.numbers[source.uri]]
     ]

@@ -42,7 +42,7 @@ class ShardPlan:
     samples: pa.Table | None
 
     @staticmethod
-    def of(number: int, samples: pa.Table) -> "ShardPlan":
+    def of(index: int, samples: pa.Table) -> "ShardPlan":
         """Plan a shard with samples."""
         # Neither where a clip lies now, nor a score that only others have, changes what the shard will hold.
         unmeasured = [
@@ -50,7 +50,7 @@ class ShardPlan:
         ]
         content = samples.drop_columns({*unmeasured, "place.shard", "place.offset", "place.size"})
         digest = hashlib.sha256(to_ipc(copied(content))).hexdigest()
-        return ShardPlan(number, f"{number:06d}-{digest[:16]}", samples)
+        return ShardPlan(index, f"{index:06d}-{digest[:16]}", samples)
 
     @property
     def clip_bytes(self) -> int:
@@ -107,11 +107,11 @@ def shard_order(
             filled = ends[first - 1] if first else 0
             after = start + int(np.searchsorted(ends[start:end], filled + limit, "right"))
             first = max(first + 1, after)
-    places = np.empty(len(order), np.int64)
-    places[order] = np.arange(len(order))
+    positions = np.empty(len(order), np.int64)
+    positions[order] = np.arange(len(order))
     bounds = np.array([*starts, len(order)], np.int64)
     filled = np.concatenate([[0], ends])
-    return ShardOrder(places, bounds, np.diff(filled[bounds]))
+    return ShardOrder(positions, bounds, np.diff(filled[bounds]))
 
 
 def plan_shards(samples: pa.Table, config: ShardConfig, first_number: int = 0) -> list[ShardPlan]:
@@ -123,30 +123,30 @@ def plan_shards(samples: pa.Table, config: ShardConfig, first_number: int = 0) -
         first_number: Number of the first shard.
     """
     by_key = pc.rank(column(samples, "key"), sort_keys="ascending", tiebreaker="first").to_numpy()
-    numbers = GroupNumbers()
-    groups = numbers.of(samples)
+    group_numbers = GroupNumbers()
+    groups = group_numbers.of(samples)
     order = shard_order(
-        numbers.in_order()[groups], [by_key], column(samples, "clip_bytes").to_numpy(), config
+        group_numbers.in_order()[groups], [by_key], column(samples, "clip_bytes").to_numpy(), config
     )
     return plans_of(samples, order.places, order.ends.tolist(), first_number)
 
 
 def plans_of(
-    samples: pa.Table, places: NDArray[np.int64], ends: Sequence[int], first_number: int
+    samples: pa.Table, positions: NDArray[np.int64], ends: Sequence[int], first_number: int
 ) -> list[ShardPlan]:
     """Return the plans of consecutive shards.
 
     Args:
         samples: Samples of these shards.
-        places: Place of each.
+        positions: Position of each in the order of shards.
         ends: First place of each shard, and the place after the last one.
         first_number: Number of the first shard.
     """
     # Column by column: to take each shard from all columns would read memory here and there.
-    samples = samples.take(pa.array(np.argsort(places))).combine_chunks()
+    samples = samples.take(pa.array(np.argsort(positions))).combine_chunks()
     return [
-        ShardPlan.of(number, samples.slice(first - ends[0], end - first))
-        for number, (first, end) in enumerate(itertools.pairwise(ends), first_number)
+        ShardPlan.of(index, samples.slice(first - ends[0], end - first))
+        for index, (first, end) in enumerate(itertools.pairwise(ends), first_number)
     ]
 
 
@@ -161,12 +161,14 @@ class GroupNumbers:
         split, bins = (column(samples, name).dictionary_encode() for name in ("split", "bin"))
         codes = split.indices.to_numpy().astype(np.int64) * len(bins.dictionary) + bins.indices.to_numpy()
         names = [
-            (one, other) for one in split.dictionary.to_pylist() for other in bins.dictionary.to_pylist()
+            (split_name, other)
+            for split_name in split.dictionary.to_pylist()
+            for other in bins.dictionary.to_pylist()
         ]
-        there = np.zeros(len(names), np.int64)
+        group_of_code = np.zeros(len(names), np.int64)
         for code in np.unique(codes).tolist():
-            there[code] = self._numbers.setdefault(names[code], len(self._numbers))
-        return np.asarray(there[codes], np.int64)
+            group_of_code[code] = self._numbers.setdefault(names[code], len(self._numbers))
+        return np.asarray(group_of_code[codes], np.int64)
 
     def in_order(self) -> NDArray[np.int64]:
         """Return the rank of each number's group by split and bin."""
@@ -176,16 +178,16 @@ class GroupNumbers:
         return ranks
 
 
-def untouched(shards: Sequence[ShardRecord], wanted: pa.Table) -> list[ShardRecord]:
+def untouched(shards: Sequence[ShardRecord], new_samples: pa.Table) -> list[ShardRecord]:
     """Return the shards of the present revision that may stay as they are: all their samples are wanted, unchanged."""
-    keys = TextPlaces(column(wanted, "key"))
+    keys = TextPlaces(column(new_samples, "key"))
 
     def stays(shard: ShardRecord) -> bool:
         present = as_table(shard.rows)
         rows = keys.find(column(present, "key"))
         if not len(rows) or (rows < 0).any():
             return False
-        samples = wanted.take(pa.array(rows))
+        samples = new_samples.take(pa.array(rows))
         now = index_columns(samples).append_column("embeddings", embedding_digests(samples))
         return bool(present.select(now.column_names).cast(now.schema).equals(now))
 
@@ -197,8 +199,8 @@ Written = TypeVar("Written", bound=ShardRecord)
 
 def revisions_of(dataset: Dataset | None) -> Mapping[str, int]:
     """Return `CurateConfig.revisions` of the code that decided a dataset."""
-    found: Mapping[str, int] = {} if dataset is None else dataset.manifest.config.get("revisions", {})
-    return found
+    revisions: Mapping[str, int] = {} if dataset is None else dataset.manifest.config.get("revisions", {})
+    return revisions
 
 
 def finished_shards(ledger: Ledger, stage: str, fingerprint: str, kind: type[Written]) -> dict[str, Written]:
@@ -277,12 +279,12 @@ class WriteShard:
     def _samples(self, samples: pa.Table) -> Iterator[Sample]:
         rows = to_rows(index_columns(samples))
         beside = samples.select(["clip_id", "text.arrays", "place.shard", "place.offset", "place.size"])
-        for row, own, vector in zip(rows, beside.to_pylist(), vectors_of(samples), strict=True):
+        for row, extra, vector in zip(rows, beside.to_pylist(), vectors_of(samples), strict=True):
             embeddings = {}
-            if own["text.arrays"] is not None:
-                embeddings["text.npy"] = self.ledger.read_arrays(own["text.arrays"])["text"]
+            if extra["text.arrays"] is not None:
+                embeddings["text.npy"] = self.ledger.read_arrays(extra["text.arrays"])["text"]
             if vector is not None:
                 embeddings["video.npy"] = vector
-            where = (own["place.shard"], own["place.offset"], own["place.size"])
-            place = None if where[0] is None else ClipPlace(*where)
-            yield Sample(row, clip_bytes(self.ledger, own["clip_id"], place), embeddings)
+            where = (extra["place.shard"], extra["place.offset"], extra["place.size"])
+            location = None if where[0] is None else ClipPlace(*where)
+            yield Sample(row, clip_bytes(self.ledger, extra["clip_id"], location), embeddings)

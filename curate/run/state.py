@@ -104,8 +104,8 @@ class CurationState:
         self.beside = self.stages if config.run.caption_while_cutting else self.earlier
         self.wanted = judge(config)
         self.earlier_cuts = earlier_digests(source_config)
-        known = set(ledger.fingerprints(CUT))
-        earlier = [digest for digest in self.earlier_cuts if digest in known]
+        digests = set(ledger.fingerprints(CUT))
+        earlier = [digest for digest in self.earlier_cuts if digest in digests]
         self.closed = ClosedSources(ledger, self.cut.fingerprint, self.listed, earlier)
         self.measures_all = self.writes_all = False
         self._results = {
@@ -132,7 +132,7 @@ class CurationState:
     def redo_older(self) -> None:
         """Count as not done what an earlier revision of the code made; measure all scores that clips lack."""
         older = np.flatnonzero(self.closed.older).tolist()
-        self.closed.drop([self._uris[number] for number in older])
+        self.closed.drop([self._uris[index] for index in older])
         self.measures_all = self.writes_all = True
         for results in self._results.values():
             results.forget_older()
@@ -142,9 +142,9 @@ class CurationState:
         older = self._results[stage.name].older
         if not len(older):
             return np.zeros(len(clips), bool)
-        found = self._known(partition, clips)
-        mask = mask_of(pc.is_in(column(found[stage.name], "id"), value_set=older))
-        some = {name: kept(table, mask) for name, table in found.items()}
+        results = self._known(partition, clips)
+        mask = mask_of(pc.is_in(column(results[stage.name], "id"), value_set=older))
+        some = {name: kept(table, mask) for name, table in results.items()}
         mask[mask] = equal(self._judged(kept(clips, mask), some), "state", "kept")
         return mask
 
@@ -159,9 +159,11 @@ class CurationState:
         staged = self.staged()
         lost: list[str] = []
         for table in clips:
-            left = kept(table.select(_IDENTITY), equal(table, "state", "kept"))
-            numbers = np.unique(column(left, "source").to_numpy()[~self.at_hand(left, staged)])
-            lost += (self._uris[number] for number in numbers.tolist())
+            remaining = kept(table.select(_IDENTITY), equal(table, "state", "kept"))
+            source_indices = np.unique(
+                column(remaining, "source").to_numpy()[~self.at_hand(remaining, staged)]
+            )
+            lost += (self._uris[index] for index in source_indices.tolist())
         if lost:
             self.closed.drop(lost)
         return bool(lost)
@@ -174,19 +176,20 @@ class CurationState:
         unclosed = self.closed.unclosed() & self.sources.keys()
         waiting = [self.sources[uri] for uri in unclosed if uri in chosen]
         tasks: list[CurationTask] = [
-            self._source_task(source) for source in sorted(waiting, key=lambda one: (-one.size, one.uri))
+            self._source_task(source)
+            for source in sorted(waiting, key=lambda source: (-source.size, source.uri))
         ]
         if not self.beside:
             return tasks
-        wanted, staged = self.numbered(chosen), self.staged()
+        selected, staged = self.numbered(chosen), self.staged()
         self.place_results()
         for partition in range(self.closed.partitions):
-            clips = self._clips(partition, wanted)
+            clips = self._clips(partition, selected)
             clips = kept(clips, self.todo(partition, clips, self.beside))
-            numbers = column(clips, "source").to_numpy()
-            lost = np.unique(numbers[~self.at_hand(clips, staged)])
-            tasks += (self._source_task(self.listed[number]) for number in lost.tolist())
-            tasks += self._clip_tasks(partition, kept(clips, ~np.isin(numbers, lost)), self.beside)
+            source_indices = column(clips, "source").to_numpy()
+            lost = np.unique(source_indices[~self.at_hand(clips, staged)])
+            tasks += (self._source_task(self.listed[index]) for index in lost.tolist())
+            tasks += self._clip_tasks(partition, kept(clips, ~np.isin(source_indices, lost)), self.beside)
         return tasks
 
     def later_tasks(self, clips: Partitions) -> tuple[int, Iterator[ClipTask]]:
@@ -206,33 +209,37 @@ class CurationState:
     def todo(self, partition: int, clips: pa.Table, stages: Sequence[ClipStage]) -> Mask:
         """Return which clips no threshold rejects that lack a stage."""
         todo = equal(clips, "state", "kept")
-        found = self._known(partition, kept(clips.select(_IDENTITY), todo))
+        results = self._known(partition, kept(clips.select(_IDENTITY), todo))
         lacking = np.zeros(int(todo.sum()), bool)
         for stage in stages:
-            lacking |= ~there(found[stage.name])
+            lacking |= ~there(results[stage.name])
         todo[todo] = lacking
         if lacking.any():
-            some = {name: kept(table, lacking) for name, table in found.items()}
+            some = {name: kept(table, lacking) for name, table in results.items()}
             todo[todo] = equal(self._judged(kept(clips, todo), some), "state", "kept")
         return todo
 
     def _clip_tasks(self, partition: int, clips: pa.Table, stages: Sequence[ClipStage]) -> Iterator[ClipTask]:
         """Yield each clip with all that is known of it, and with the stages left to do."""
         columns = {name: to_results(table) for name, table in self._known(partition, clips).items()}
-        for row, (task, place) in enumerate(
+        for row, (task, location) in enumerate(
             zip(self._plain_tasks(clips), self.places_of(clip_ids(clips)), strict=True)
         ):
-            results = {name: one for name, column in columns.items() if (one := column[row]) is not None}
+            results = {
+                name: result_of_clip
+                for name, column in columns.items()
+                if (result_of_clip := column[row]) is not None
+            }
             todo = tuple(stage.name for stage in stages if stage.name not in results)
-            yield replace(task, found=results, todo=todo, place=place)
+            yield replace(task, found=results, todo=todo, place=location)
 
     def _plain_tasks(self, clips: pa.Table) -> Iterator[ClipTask]:
         """Yield a task for each clip, before any result and with nothing to do."""
-        numbers = column(clips, "source").to_pylist()
-        for number, record in zip(numbers, to_records(clips, self._uris), strict=True):
-            source = self.listed[number]
+        source_indices = column(clips, "source").to_pylist()
+        for index, record in zip(source_indices, to_records(clips, self._uris), strict=True):
+            source = self.listed[index]
             caption = source.caption_of(record.segment)
-            tags = self.closed.tags(number)
+            tags = self.closed.tags(index)
             yield ClipTask(record, caption, source.listed_in, tags, sidecars=source.sidecars)
 
     def places_of(self, ids: pa.Array) -> Iterator[ClipPlace | None]:
@@ -247,12 +254,12 @@ class CurationState:
         self, partition: int, clips: pa.Table, stages: Sequence[ClipStage] | None = None
     ) -> dict[str, pa.Table]:
         """Return the results of all stages, or of some and those that they build on, for clips of a partition."""
-        found: dict[str, pa.Table] = {}
+        results: dict[str, pa.Table] = {}
         for stage in self.stages if stages is None else stages:
-            found[stage.name] = self._results[stage.name].find(
-                partition, stage.identity.of_clips(clips, found, self.closed)
+            results[stage.name] = self._results[stage.name].find(
+                partition, stage.identity.of_clips(clips, results, self.closed)
             )
-        return found
+        return results
 
     def place_results(self) -> None:
         """Put results that came since the last call beside their clips."""
@@ -260,8 +267,8 @@ class CurationState:
         def identities(at: int) -> Iterator[pa.Array]:
             for partition in range(self.closed.partitions):
                 clips = self.closed.clips(partition).select(_IDENTITY)
-                found = self._known(partition, clips, self.stages[:at])
-                yield self.stages[at].identity.of_clips(clips, found, self.closed)
+                results = self._known(partition, clips, self.stages[:at])
+                yield self.stages[at].identity.of_clips(clips, results, self.closed)
 
         for at, stage in enumerate(self.stages):
             self._results[stage.name].place(self.closed.version, partial(identities, at))
@@ -278,10 +285,10 @@ class CurationState:
         ids = clip_ids(clips)
         return (staged.find(ids) >= 0) | (self._place_ids.find(ids) >= 0)
 
-    def _clips(self, partition: int, wanted: Mask) -> pa.Table:
+    def _clips(self, partition: int, selected: Mask) -> pa.Table:
         """Return the clips of a partition's sources that a mask over all sources wants."""
         clips = self.closed.clips(partition)
-        return kept(clips, wanted[column(clips, "source").to_numpy()])
+        return kept(clips, selected[column(clips, "source").to_numpy()])
 
     def numbered(self, chosen: Set[str]) -> Mask:
         """Return which sources are chosen and were not taken down."""
@@ -302,30 +309,36 @@ class CurationState:
         """
         self.place_results()
         clips = self._empty()
-        wanted, parts = self.numbered(chosen), []
+        selected, parts = self.numbered(chosen), []
         for partition in range(clips.count):
-            table = self._own_verdict(partition, self._clips(partition, wanted), failed)
+            table = self._own_verdict(partition, self._clips(partition, selected), failed)
             clips.add(partition, table)
             parts.append(self._compared(table))
-        left = KeptClips.joined(parts)
-        twins = copies_among(left.keys)
+        remaining = KeptClips.joined(parts)
+        twins = copies_among(remaining.keys)
         copies = np.flatnonzero(twins >= 0)
-        copied = left.partitions_of(copies), left.rows[copies].astype(np.int64), left.sources[twins[copies]]
-        left = left.where(twins < 0)
+        copied = (
+            remaining.partitions_of(copies),
+            remaining.rows[copies].astype(np.int64),
+            remaining.sources[twins[copies]],
+        )
+        remaining = remaining.where(twins < 0)
         del twins
         outside: Mapping[str, tuple[str, Duplicate]] = {}
         if self.config.dedup.evaluation or self.config.dedup.older:
-            outside = known(self._dedup_clips(left, clips), self.config)
-            left = left.where(~mask_of(pc.is_in(left.keys, value_set=pa.array(list(outside), pa.string()))))
-        found = dedup(self._dedup_clips(left, clips, match), self.config.dedup)
-        del left
-        if not (found or outside or len(copies)):
+            outside = known(self._dedup_clips(remaining, clips), self.config)
+            remaining = remaining.where(
+                ~mask_of(pc.is_in(remaining.keys, value_set=pa.array(list(outside), pa.string())))
+            )
+        duplicates = dedup(self._dedup_clips(remaining, clips, match), self.config.dedup)
+        del remaining
+        if not (duplicates or outside or len(copies)):
             return clips
         for partition, table in enumerate(clips):
-            here = copied[0] == partition
-            uris = [self._uris[number] for number in copied[2][here].tolist()]
-            changed = without_copies(table, copied[1][here], uris)
-            changed = without_duplicates(without_known(changed, outside), found)
+            in_partition = copied[0] == partition
+            uris = [self._uris[index] for index in copied[2][in_partition].tolist()]
+            changed = without_copies(table, copied[1][in_partition], uris)
+            changed = without_duplicates(without_known(changed, outside), duplicates)
             clips.replace(partition, changed)
         return clips
 
@@ -337,29 +350,29 @@ class CurationState:
             known_to_fail = np.array([span in failed for span in spans], bool)
             some = kept(clips, known_to_fail)
             parts = [kept(parts[0], ~known_to_fail), self._judged(some, self._known(partition, some))]
-        numbers = self.closed.numbers
+        index_of = self.closed.numbers
         removed = [
             emptied(Record(uri), self._down.sources[uri])
             for uri in self._removed
-            if partition_of(numbers[uri]) == partition
+            if partition_of(index_of[uri]) == partition
         ]
-        return taken_down(by_span(joined([*parts, from_records(removed, numbers)])), self._down, numbers)
+        return taken_down(by_span(joined([*parts, from_records(removed, index_of)])), self._down, index_of)
 
     def _compared(self, clips: pa.Table) -> KeptClips:
         """Return the kept clips of one partition as they are compared with those of all."""
-        left = kept(clips.select(_IDENTITY), is_kept(clips))
-        ids = clip_ids(left)
+        remaining = kept(clips.select(_IDENTITY), is_kept(clips))
+        ids = clip_ids(remaining)
         footage = np.full(len(ids), -1, np.int64)
         if self.config.dedup.perceptual.enabled:
-            footage = self._arrays.find(ids, self._read_arrays(left))
+            footage = self._arrays.find(ids, self._read_arrays(remaining))
         return KeptClips.of(clips, self._place_ids.find(ids) >= 0, footage)
 
     def _empty(self) -> Partitions:
         """Return partitions for the verdict on all clips."""
         return Partitions(self.closed.partitions, CLIPS, self.closed.partitions > 1)
 
-    def _judged(self, clips: pa.Table, found: Results) -> pa.Table:
-        return judged(clips, found, self.config.filters, self.config.shard, self.wanted.scores)
+    def _judged(self, clips: pa.Table, results: Results) -> pa.Table:
+        return judged(clips, results, self.config.filters, self.config.shard, self.wanted.scores)
 
     def finished(self, clips: Partitions) -> Partitions:
         """Return clips of the verdict with the results of later stages: their captions, or faults."""
@@ -386,27 +399,29 @@ class CurationState:
     def samples(self, partition: int, clips: pa.Table) -> pa.Table:
         """Return the kept clips of a partition as samples of shards; see `reelweave.curate.run.tables.samples`."""
         clips = kept(clips, equal(clips, "state", "kept"))
-        places = self._placed(clip_ids(clips))
-        asked = {embedding_stage(self.config), TEXT_EMBED} & self._results.keys()
-        found = self._known(partition, clips) if asked else {}
-        return samples_of(clips, self.listed, places, self._embeddings(clips, found), found.get(TEXT_EMBED))
+        locations = self._placed(clip_ids(clips))
+        needed = {embedding_stage(self.config), TEXT_EMBED} & self._results.keys()
+        results = self._known(partition, clips) if needed else {}
+        return samples_of(
+            clips, self.listed, locations, self._embeddings(clips, results), results.get(TEXT_EMBED)
+        )
 
-    def _embeddings(self, clips: pa.Table, found: Results) -> pa.Array:
+    def _embeddings(self, clips: pa.Table, results: Results) -> pa.Array:
         """Return the video embedding of each clip, of the backend that the configuration names."""
         if (stage := embedding_stage(self.config)) is not None:
-            return vector_column(*packed_arrays(found[stage]))
+            return vector_column(*packed_arrays(results[stage]))
         if self.config.embed.backend == "none":
             return vector_column(np.zeros((len(clips), 1), np.float16), np.zeros(len(clips), bool))
-        places = self._arrays.find(clip_ids(clips), self._read_arrays(clips))
-        return vector_column(self._arrays.stored(places), places >= 0)
+        rows = self._arrays.find(clip_ids(clips), self._read_arrays(clips))
+        return vector_column(self._arrays.stored(rows), rows >= 0)
 
     def _read_arrays(self, clips: pa.Table) -> list[str]:
         """Read the arrays of clips' sources; return the names under which they lie."""
-        numbers = np.unique(column(clips, "source").to_numpy()).tolist()
-        ids = self.closed.ids.take(pa.array(numbers, pa.int64())).to_pylist()
+        source_indices = np.unique(column(clips, "source").to_numpy()).tolist()
+        ids = self.closed.ids.take(pa.array(source_indices, pa.int64())).to_pylist()
         names = [
-            arrays_of(identity, self.closed.fingerprint(number))
-            for identity, number in zip(ids, numbers, strict=True)
+            arrays_of(identity, self.closed.fingerprint(index))
+            for identity, index in zip(ids, source_indices, strict=True)
         ]
         self._arrays.read(names)
         return names

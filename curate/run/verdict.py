@@ -72,8 +72,8 @@ def judged(
 
 def caption_of(results: Mapping[str, ClipResult]) -> Caption:
     """Return the caption among the results of a clip, `NO_CAPTION` where there is none."""
-    found = results.get("captions")
-    return found if isinstance(found, Caption) else NO_CAPTION
+    caption = results.get("captions")
+    return caption if isinstance(caption, Caption) else NO_CAPTION
 
 
 def split_of(source_sha256: str, val_share: float) -> str:

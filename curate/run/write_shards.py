@@ -85,16 +85,16 @@ class NewShards:
     ) -> None:
         self._state, self._clips, self._first_number = state, clips, first_number
         self._settled = TextPlaces(_keys(stay))
-        numbers, parts = GroupNumbers(), []
+        group_numbers, parts = GroupNumbers(), []
         for table in clips:
             table = kept(table.select(_OF_ORDER), self._new(table))
             sizes = column(table, "clip_bytes").to_numpy()
-            parts.append((numbers.of(table), *key_numbers(column(table, "key")), sizes))
+            parts.append((group_numbers.of(table), *key_numbers(column(table, "key")), sizes))
         self._firsts = np.cumsum([0, *(len(groups) for groups, *_ in parts)])
         groups, high, low, sizes = (np.concatenate(some) for some in zip(*parts, strict=True))
         del parts
         self.order: ShardOrder = shard_order(
-            numbers.in_order()[groups], [high, low], sizes, state.config.shard
+            group_numbers.in_order()[groups], [high, low], sizes, state.config.shard
         )
 
     def plans(self) -> Iterator[list[ShardPlan]]:
@@ -110,16 +110,16 @@ class NewShards:
         for partition, table in enumerate(self._clips):
             samples = self._state.samples(partition, table)
             samples = kept(samples, self._unsettled(samples))
-            places = self.order.places[self._firsts[partition] : self._firsts[partition + 1]]
-            samples = without_vectors(samples.append_column(_PLACE, pa.array(places)))
-            store.scatter(samples, np.searchsorted(ends[first_shards], places, "right") - 1)
-        for number in range(store.count):
-            samples = with_vectors(store.stacked(number))
-            places = column(samples, _PLACE).to_numpy()
-            first, after = bounds[number], bounds[number + 1]
+            positions = self.order.places[self._firsts[partition] : self._firsts[partition + 1]]
+            samples = without_vectors(samples.append_column(_PLACE, pa.array(positions)))
+            store.scatter(samples, np.searchsorted(ends[first_shards], positions, "right") - 1)
+        for store_index in range(store.count):
+            samples = with_vectors(store.stacked(store_index))
+            positions = column(samples, _PLACE).to_numpy()
+            first, after = bounds[store_index], bounds[store_index + 1]
             yield plans_of(
                 samples.drop_columns([_PLACE]),
-                places,
+                positions,
                 ends[first : after + 1].tolist(),
                 self._first_number + first,
             )
@@ -148,16 +148,20 @@ def _staying(state: CurationState, clips: Partitions, present: Sequence[ShardRec
     of_sample = np.repeat(np.minimum(group, count - 1), sizes)
     for partition, table in enumerate(clips):
         samples = state.samples(partition, table)
-        places = keys.find(column(samples, "key"))
-        there = places >= 0
-        store.scatter(without_vectors(kept(samples, there)), of_sample[places[there]])
-    found: list[ShardRecord] = []
-    for number in range(count):
-        wanted = store.read(number)
-        if len(wanted):
-            own = [shard for shard, one in zip(present, group, strict=True) if count == 1 or one == number]
-            found += untouched(own, with_vectors(wanted))
-    return found
+        rows = keys.find(column(samples, "key"))
+        exists = rows >= 0
+        store.scatter(without_vectors(kept(samples, exists)), of_sample[rows[exists]])
+    staying: list[ShardRecord] = []
+    for group_index in range(count):
+        group_samples = store.read(group_index)
+        if len(group_samples):
+            group_shards = [
+                shard
+                for shard, shard_group in zip(present, group, strict=True)
+                if count == 1 or shard_group == group_index
+            ]
+            staying += untouched(group_shards, with_vectors(group_samples))
+    return staying
 
 
 def _written(
@@ -182,7 +186,7 @@ def _written(
         todo = [plan for plan in plans if plan.id not in closed]
         samples |= {plan.id: len(plan.samples) for plan in plans if plan.samples is not None}
         done += len(plans) - len(todo)
-        done_bytes += sum(weights[one] for one in weights.keys() & closed)
+        done_bytes += sum(weights[plan_id] for plan_id in weights.keys() & closed)
         report()
         if not todo:
             continue
@@ -191,8 +195,10 @@ def _written(
             done += 1
             done_bytes += weights[written.task.id]
             report()
-    found = finished_shards(ledger, STAGE, name, ShardRecord)
-    return [with_rows(ledger, STAGE, one, found[one], count) for one, count in samples.items()]
+    finished = finished_shards(ledger, STAGE, name, ShardRecord)
+    return [
+        with_rows(ledger, STAGE, shard_id, finished[shard_id], count) for shard_id, count in samples.items()
+    ]
 
 
 def _rescue(state: CurationState, dataset: Dataset, clips: Partitions, stay: Sequence[ShardRecord]) -> None:
@@ -201,6 +207,6 @@ def _rescue(state: CurationState, dataset: Dataset, clips: Partitions, stay: Seq
     for table in clips:
         leaving = ~equal(table, "state", "kept") & ~equal(table, "stage", REMOVAL)
         ids = clip_ids(kept(table, leaving))
-        for clip_id, place in zip(ids.to_pylist(), state.places_of(ids), strict=True):
-            if place and place.shard not in staying:
-                state.ledger.write_clip(clip_id, dataset.storage.read(*place))
+        for clip_id, location in zip(ids.to_pylist(), state.places_of(ids), strict=True):
+            if location and location.shard not in staying:
+                state.ledger.write_clip(clip_id, dataset.storage.read(*location))

@@ -87,9 +87,9 @@ class CellFile:
                 f"{storage.uri(folder)} is damaged; make it again with `reelweave search DATASET --index`"
             ) from error
         centres = np.frombuffer(data, np.float32, width * (coarse + fine)).reshape(-1, width)
-        numbers = np.frombuffer(data, np.int64, offset=centres.nbytes)
-        cells = CellCentres(centres[:coarse], centres[coarse:], numbers[: coarse + 1].astype(np.intp))
-        return cls(storage, folder, cells, numbers[coarse + 1 :], dtype)
+        offsets = np.frombuffer(data, np.int64, offset=centres.nbytes)
+        cells = CellCentres(centres[:coarse], centres[coarse:], offsets[: coarse + 1].astype(np.intp))
+        return cls(storage, folder, cells, offsets[coarse + 1 :], dtype)
 
     def __len__(self) -> int:
         return int(self.starts[-1])
@@ -109,8 +109,8 @@ class CellFile:
             top: Number of vectors.
             probes: Number of cells.
         """
-        found = self.cells.nearest(query[None], probes)[0]
-        cells = np.sort(found[found >= 0])
+        nearest_cells = self.cells.nearest(query[None], probes)[0]
+        cells = np.sort(nearest_cells[nearest_cells >= 0])
         rows, scores = [np.zeros(0, np.int64)], [np.zeros(0, np.float32)]
         for first, last in _joined(self.starts[cells], self.starts[cells + 1]):
             size = self.width * self.dtype.itemsize
@@ -118,10 +118,10 @@ class CellFile:
             vectors = np.frombuffer(data, self.dtype).reshape(-1, self.width)
             of_cell = vectors.astype(np.float32) @ query
             some = _largest(of_cell, top)
-            numbers = np.frombuffer(
+            row_indices = np.frombuffer(
                 self.storage.read(self.folder + ROWS, first * 8, (last - first) * 8), np.int64
             )
-            rows.append(numbers[some])
+            rows.append(row_indices[some])
             scores.append(of_cell[some])
         row_N, score_N = np.concatenate(rows), np.concatenate(scores)
         best = np.lexsort((row_N, -score_N))[:top]
@@ -130,8 +130,8 @@ class CellFile:
 
 def _joined(starts: NDArray[np.int64], ends: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
     """Yield the ranges of cells, those that touch each other as one."""
-    apart = np.flatnonzero(starts[1:] != ends[:-1]) + 1
-    for some in np.split(np.arange(len(starts)), apart):
+    breaks = np.flatnonzero(starts[1:] != ends[:-1]) + 1
+    for some in np.split(np.arange(len(starts)), breaks):
         if len(some) and ends[some[-1]] > starts[some[0]]:
             yield int(starts[some[0]]), int(ends[some[-1]])
 
@@ -140,8 +140,8 @@ def _largest(scores: NDArray[np.float32], top: int) -> NDArray[np.intp]:
     """Return the places of the largest scores, with all that equal the least of them."""
     if len(scores) <= top:
         return np.arange(len(scores))
-    least = np.partition(scores, len(scores) - top)[len(scores) - top]
-    return np.flatnonzero(scores >= least)
+    min_score = np.partition(scores, len(scores) - top)[len(scores) - top]
+    return np.flatnonzero(scores >= min_score)
 
 
 def make_search_index(dataset: Dataset) -> CellFile:
@@ -159,12 +159,12 @@ def make_search_index(dataset: Dataset) -> CellFile:
             f"{storage.root} holds no video embeddings; curate it again with another embed.backend"
         )
     write_cells(storage, folder, len(rows_N), lambda some: _vectors(dataset, some), dataset.manifest)
-    made = CellFile.open(storage, dataset.manifest)
-    if made is None or read_manifest(storage) != dataset.manifest:
+    index = CellFile.open(storage, dataset.manifest)
+    if index is None or read_manifest(storage) != dataset.manifest:
         # What was taken down meanwhile must not stay here.
         storage.delete_tree(folder)
         raise RunError(f"{storage.root} was changed meanwhile; run the same command again")
-    return made
+    return index
 
 
 def write_cells(
@@ -183,10 +183,10 @@ def write_cells(
         read: Function that reads every n-th vector by parts: rows of the index, rising, and vectors [n, D].
         manifest: Manifest that must be unchanged before the header is written; None: it is not read.
     """
-    number = min(max(1, count // _CELL), _MOST_CELLS)
-    every = max(1, count // (_SAMPLE * number))
-    sample = np.concatenate([vectors.astype(np.float32) for _, vectors in read(every)])
-    cells = CellCentres.of(sample, max(1, len(sample) // number))
+    num_cells = min(max(1, count // _CELL), _MOST_CELLS)
+    stride = max(1, count // (_SAMPLE * num_cells))
+    sample = np.concatenate([vectors.astype(np.float32) for _, vectors in read(stride)])
+    cells = CellCentres.of(sample, max(1, len(sample) // num_cells))
     del sample
     dtype, width = np.dtype(np.float16), cells.fine.shape[1]
     parts, sizes = part_count(count), np.zeros(len(cells.fine), np.int64)
@@ -244,23 +244,23 @@ def _matrix(table: pa.Table, width: int) -> NDArray[np.float32]:
 
 def _rows(dataset: Dataset) -> NDArray[np.int64]:
     """Return the rows of the index with an embedding."""
-    found, first = [np.zeros(0, np.int64)], 0
+    row_blocks, first = [np.zeros(0, np.int64)], 0
     for table in dataset.table_parts("index", ["shard", "members"]):
-        found.append(first + members(table, MEMBER).rows())
+        row_blocks.append(first + members(table, MEMBER).rows())
         first += len(table)
-    return np.concatenate(found)
+    return np.concatenate(row_blocks)
 
 
-def _vectors(dataset: Dataset, every: int) -> Iterator[tuple[NDArray[np.int64], Vector]]:
+def _vectors(dataset: Dataset, stride: int) -> Iterator[tuple[NDArray[np.int64], Vector]]:
     """Yield every n-th embedding by parts of the index, with its row."""
-    first, seen, like = 0, 0, None
+    first, num_seen, like = 0, 0, None
     for table in dataset.table_parts("index", ["shard", "members"]):
-        found = members(table, MEMBER)
-        rows = found.rows()
-        chosen = rows[(seen + np.arange(len(rows))) % every == 0]
-        seen += len(rows)
+        member_files = members(table, MEMBER)
+        rows = member_files.rows()
+        chosen = rows[(num_seen + np.arange(len(rows))) % stride == 0]
+        num_seen += len(rows)
         if len(chosen):
-            vectors = read_vectors(dataset, found, chosen, first, like)
+            vectors = read_vectors(dataset, member_files, chosen, first, like)
             like = vectors[0]
             yield first + chosen, vectors
         first += len(table)

@@ -96,10 +96,10 @@ class ClipSearch:
         picture = _picture(data, path)
         if picture is not None:
             return self._nearest(embedder.pictures([picture])[0], top)
-        found = embedder([data])[0]
-        if isinstance(found, Fault):
-            raise RunError(f"{path} is neither a picture nor a video: {found.reason}")
-        return self._nearest(found.vector.astype(np.float32), top)
+        embedding = embedder([data])[0]
+        if isinstance(embedding, Fault):
+            raise RunError(f"{path} is neither a picture nor a video: {embedding.reason}")
+        return self._nearest(embedding.vector.astype(np.float32), top)
 
     def check_model(self, embedder: ClipEmbedder) -> None:
         """Check that the embedder has the weights in the manifest, if the manifest names any.
@@ -120,9 +120,9 @@ class ClipSearch:
             raise UsageError(f"top={top} asks for nothing; give 1 or more")
         if self._cells is not None:
             self._check_width(self._cells.width, query)
-            found = self._cells.nearest(query.astype(np.float32), top)
+            nearest = self._cells.nearest(query.astype(np.float32), top)
             return [
-                Hit(row, score) for row, score in zip(*(column.tolist() for column in found), strict=True)
+                Hit(row, score) for row, score in zip(*(column.tolist() for column in nearest), strict=True)
             ]
         rows, matrix = self._rows_and_matrix
         self._check_width(matrix.shape[1], query)
@@ -133,7 +133,7 @@ class ClipSearch:
             ]
         )
         best = np.argsort(-scores, kind="stable")[:top]
-        return [Hit(int(rows[place]), float(scores[place])) for place in best]
+        return [Hit(int(rows[index]), float(scores[index])) for index in best]
 
     def _check_any(self) -> NDArray[np.int64]:
         """Return the rows with an embedding, where there is no search index.

@@ -73,17 +73,17 @@ def read_vectors(
     width = len(like)
     matrix_ND = np.empty((len(rows_N), width), like.dtype)
 
-    def read(places: NDArray[np.int64]) -> None:
-        rows = rows_N[places].tolist()
-        found = _neighbours(dataset, members, rows, first_row)
-        for place, row, vector in zip(places.tolist(), rows, found, strict=True):
+    def read(indices: NDArray[np.int64]) -> None:
+        rows = rows_N[indices].tolist()
+        vectors = _neighbours(dataset, members, rows, first_row)
+        for index, row, vector in zip(indices.tolist(), rows, vectors, strict=True):
             if len(vector) != width:
                 key = dataset.rows_at(np.array([first_row + row]), ["key"]).column("key")[0]
                 raise RunError(
                     f"{dataset.storage.root}: {key}.{MEMBER} has {len(vector)} numbers, others have {width}"
                 )
             length = float(np.linalg.norm(vector.astype(np.float32)))
-            matrix_ND[place] = vector.astype(np.float32) / length if length else 0
+            matrix_ND[index] = vector.astype(np.float32) / length if length else 0
 
     local = isinstance(unfenced(dataset.shard_storage), LocalStorage)
     groups = joined_members(members, rows_N, _LOCAL_GAP if local else _REMOTE_GAP, _MOST_JOINED)
@@ -111,8 +111,8 @@ def _neighbours(dataset: Dataset, members: Members, rows: Sequence[int], first_r
         except (FileNotFoundError, RunError):
             data = b""
         begin_N = members.offset[rows] - start
-        found = [_vector(data[a : a + n]) for a, n in zip(begin_N.tolist(), size_N.tolist(), strict=True)]
-        sound = [vector for vector in found if vector is not None]
+        vectors = [_vector(data[a : a + n]) for a, n in zip(begin_N.tolist(), size_N.tolist(), strict=True)]
+        sound = [vector for vector in vectors if vector is not None]
         if len(sound) == len(rows):
             return sound
     return [stored_vector(dataset, first_row + row) for row in rows]  # which names what is wrong
@@ -125,14 +125,16 @@ def stored_vector(dataset: Dataset, row_number: int) -> Vector:
         RunError: The embedding is missing or damaged.
     """
     row = dataset.rows_at(np.array([row_number]), ["key", "shard", "members"])
-    place = located(row, MEMBER).place(0)
+    location = located(row, MEMBER).place(0)
     data = b""
-    if place is not None and place[2] <= _MAX_BYTES:
-        with explained(dataset.shard_storage.uri(place[0])):
-            data = dataset.shard_storage.read(*place)
-        if len(data) != place[2]:
+    if location is not None and location[2] <= _MAX_BYTES:
+        with explained(dataset.shard_storage.uri(location[0])):
+            data = dataset.shard_storage.read(*location)
+        if len(data) != location[2]:
             key = row.column("key")[0]
-            raise RunError(f"{dataset.shard_storage.uri(place[0])} ends inside {key}: the shard is cut off")
+            raise RunError(
+                f"{dataset.shard_storage.uri(location[0])} ends inside {key}: the shard is cut off"
+            )
     vector = _vector(data)
     if vector is None:
         shard, key = (row.column(name)[0].as_py() for name in ("shard", "key"))

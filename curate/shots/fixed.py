@@ -41,5 +41,5 @@ class FixedStrideDetector:
     def finish(self) -> list[Transition]:
         """Return the cuts; the end of the video is none."""
         strides = range(1, int(self._frames / self._stride) + 1)
-        starts = (round(number * self._stride) for number in strides)
+        starts = (round(stride * self._stride) for stride in strides)
         return [Transition(start - 1, start, "cut") for start in starts if start < self._frames]

@@ -98,38 +98,40 @@ class HybridDetector:
         return sorted([*sure, *confirmed], key=lambda transition: transition.start_frame)
 
     def _decide(self, doubtful: list[Transition]) -> None:
-        for found in doubtful:
-            seen = self._seen_at(found)
-            if found.kind == "cut" or any(each.kind == "gradual" for each in seen):
-                seen = [found] if seen else []  # edges of the colour detector are more precise
-            self._confirmed += [each for each in seen if not _near(each, self._confirmed)]
+        for nomination in doubtful:
+            predicted = self._seen_at(nomination)
+            if nomination.kind == "cut" or any(each.kind == "gradual" for each in predicted):
+                predicted = [nomination] if predicted else []  # edges of the colour detector are more precise
+            self._confirmed += [each for each in predicted if not _near(each, self._confirmed)]
 
-    def _seen_at(self, found: Transition) -> list[Transition]:
+    def _seen_at(self, nomination: Transition) -> list[Transition]:
         """Return the network's transitions that overlap a nomination."""
-        start, probabilities = self._judged_around(found.start_frame, found.end_frame)
-        seen = [
+        start, probabilities = self._judged_around(nomination.start_frame, nomination.end_frame)
+        predicted = [
             Transition(each.start_frame + start, each.end_frame + start, each.kind)
             for each in transitions(probabilities, self._believed)
         ]
-        return [each for each in seen if overlap(each, found, _CUT_REACH)]
+        return [each for each in predicted if overlap(each, nomination, _CUT_REACH)]
 
     def _judged_around(self, first: int, end: int) -> tuple[int, Probabilities]:
         """Return the first frame and the outputs of a window around frames first..end - 1.
 
         A nomination longer than the window gets one around its middle.
         """
-        known, probabilities = self._seen
-        if not known <= max(first - _AROUND, 0) < end + _AROUND <= known + len(probabilities):
-            known = (first + end - WINDOW) // 2 + MARGIN
-            wanted = np.arange(known - MARGIN, known - MARGIN + WINDOW)
-            held = wanted.clip(self._end - len(self._frames), self._end - 1) - self._end
-            probabilities = self._judge(self._small(np.stack([self._frames[place] for place in held])))
+        window_start, probabilities = self._seen
+        if not window_start <= max(first - _AROUND, 0) < end + _AROUND <= window_start + len(probabilities):
+            window_start = (first + end - WINDOW) // 2 + MARGIN
+            window_frames = np.arange(window_start - MARGIN, window_start - MARGIN + WINDOW)
+            held = window_frames.clip(self._end - len(self._frames), self._end - 1) - self._end
+            probabilities = self._judge(self._small(np.stack([self._frames[index] for index in held])))
             probabilities = probabilities[MARGIN : WINDOW - MARGIN]
-            self._seen = known, probabilities
+            self._seen = window_start, probabilities
             self.windows += 1
-        start = max(known, 0)
+        start = max(window_start, 0)
         ended = np.pad(probabilities, ((0, 1), (0, 0)))  # a run that continues past the window ends there
-        return start, ended[start - known : self._end - known]  # without frames past the end of the video
+        return start, ended[
+            start - window_start : self._end - window_start
+        ]  # without frames past the end of the video
 
     def _small(self, frames: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """Scale frames to the input size of the network."""
@@ -137,5 +139,5 @@ class HybridDetector:
         return np.asarray(np.rint(small), np.uint8)
 
 
-def _near(found: Transition, others: list[Transition]) -> bool:
-    return any(overlap(found, other, REACH) for other in others)
+def _near(transition: Transition, other_transitions: list[Transition]) -> bool:
+    return any(overlap(transition, other, REACH) for other in other_transitions)

@@ -85,19 +85,19 @@ def listed_spans(
         segments: Segments, sorted.
     """
     times_s = timeline.times_s
-    placed = sorted(
-        (_placed(number, one, timeline, config) for number, one in enumerate(segments)),
-        key=lambda one: (one.span.first, one.span.last, one.number),
+    located = sorted(
+        (_placed(index, segment, timeline, config) for index, segment in enumerate(segments)),
+        key=lambda candidate: (candidate.span.first, candidate.span.last, candidate.number),
     )
-    taken, over, refused = _chosen(placed, segments, config)
-    found = [span for one in taken for span in _clips(one, timeline, transitions, config)]
-    found += _left(times_s, [one.span for one in taken], refused)
-    found.sort(key=lambda span: span.first)
-    found += _without_frames(times_s, found, refused)
-    found.sort(key=lambda span: (span.first, span.last))
-    found += missing_span(timeline, promised_s)
-    return found + _further(
-        found, [span for one in over for span in _clips(one, timeline, transitions, config)]
+    chosen, over, refused = _chosen(located, segments, config)
+    clip_spans = [span for candidate in chosen for span in _clips(candidate, timeline, transitions, config)]
+    clip_spans += _left(times_s, [candidate.span for candidate in chosen], refused)
+    clip_spans.sort(key=lambda span: span.first)
+    clip_spans += _without_frames(times_s, clip_spans, refused)
+    clip_spans.sort(key=lambda span: (span.first, span.last))
+    clip_spans += missing_span(timeline, promised_s)
+    return clip_spans + _further(
+        clip_spans, [span for candidate in over for span in _clips(candidate, timeline, transitions, config)]
     )
 
 
@@ -108,68 +108,74 @@ def layers_of(spans: Sequence[Span]) -> list[list[int]]:
         spans: Spans of `listed_spans`.
     """
     layers: list[list[int]] = []
-    for place, span in enumerate(spans):
-        free = (one for one in layers if spans[one[-1]].last <= span.first)
+    for index, span in enumerate(spans):
+        free = (layer_indices for layer_indices in layers if spans[layer_indices[-1]].last <= span.first)
         if (layer := next(free, None)) is None:
-            layers.append([place])
+            layers.append([index])
         else:
-            layer.append(place)
+            layer.append(index)
     return layers or [[]]
 
 
 def _chosen(
-    placed: Sequence[_Placed], segments: Sequence[Segment], config: SpanConfig
+    located: Sequence[_Placed], segments: Sequence[Segment], config: SpanConfig
 ) -> tuple[list[_Placed], list[_Placed], list[_Placed]]:
     """Return the segments that become adjacent clips, those that overlap them, and those that are refused."""
-    taken: list[_Placed] = []
+    chosen: list[_Placed] = []
     over: list[_Placed] = []
     refused: list[_Placed] = []
-    known: dict[tuple[int, int], _Placed] = {}
+    by_frames: dict[tuple[int, int], _Placed] = {}
     ends: list[int] = []  # of each further layer
-    for one in placed:
-        first, last = one.span.first, one.span.last
-        if one.span.fault is None and (first, last) in known:
-            one = replace(one, span=_repeated(one.span, segments[one.number], known[first, last], segments))
-        elif one.span.fault is None and taken and first < taken[-1].span.last:
-            layer = next((place for place, end in enumerate(ends) if end <= first), len(ends))
+    for candidate in located:
+        first, last = candidate.span.first, candidate.span.last
+        if candidate.span.fault is None and (first, last) in by_frames:
+            candidate = replace(
+                candidate,
+                span=_repeated(candidate.span, segments[candidate.number], by_frames[first, last], segments),
+            )
+        elif candidate.span.fault is None and chosen and first < chosen[-1].span.last:
+            layer = next((index for index, end in enumerate(ends) if end <= first), len(ends))
             if config.overlapping == "keep" and layer < MOST_LAYERS:
                 ends[layer : layer + 1] = [last]
-                known[first, last] = one
-                over.append(one)
+                by_frames[first, last] = candidate
+                over.append(candidate)
                 continue
-            one = replace(one, span=_overlapping(one.span, segments[one.number], taken[-1], segments, config))
-        if one.span.fault is None:
-            known[first, last] = one
-            taken.append(one)
+            candidate = replace(
+                candidate,
+                span=_overlapping(candidate.span, segments[candidate.number], chosen[-1], segments, config),
+            )
+        if candidate.span.fault is None:
+            by_frames[first, last] = candidate
+            chosen.append(candidate)
         else:
-            refused.append(one)
-    return taken, over, refused
+            refused.append(candidate)
+    return chosen, over, refused
 
 
-def _further(found: Sequence[Span], further: Sequence[Span]) -> list[Span]:
+def _further(clip_spans: Sequence[Span], further: Sequence[Span]) -> list[Span]:
     """Return the spans of segments that overlap others, sorted; a shot that lies in both is a clip once."""
-    known = {(span.first, span.last) for span in found if span.fault is None}
+    frame_ranges = {(span.first, span.last) for span in clip_spans if span.fault is None}
     spans: list[Span] = []
     for span in further:
-        if span.fault is None and (span.first, span.last) in known:
+        if span.fault is None and (span.first, span.last) in frame_ranges:
             span = _faulty(span, "the same shot is a clip of another listed segment, which overlaps this one")
         elif span.fault is None:
-            known.add((span.first, span.last))
+            frame_ranges.add((span.first, span.last))
         spans.append(span)
     return sorted(spans, key=lambda span: (span.first, span.last))
 
 
-def _placed(number: int, segment: Segment, timeline: FrameTimes, config: SpanConfig) -> _Placed:
+def _placed(index: int, segment: Segment, timeline: FrameTimes, config: SpanConfig) -> _Placed:
     first, last = frames_of(segment, timeline.times_s)
     last = max(first, last)
     start_s, end_s = float(timeline.times_s[first]), float(timeline.times_s[last])
-    span = Span(first, last, start_s, end_s, segment=number)
+    span = Span(first, last, start_s, end_s, segment=index)
     if (reason := _outside(segment, timeline, first, last)) is not None:
-        return _Placed(number, _faulty(span, f"{segment} {reason}"))
+        return _Placed(index, _faulty(span, f"{segment} {reason}"))
     if config.listed == "shots":
-        return _Placed(number, span)
+        return _Placed(index, span)
     span = _checked_whole(span, timeline, config)
-    return _Placed(number, span if span.fault is None else replace(span, fault=f"{segment}: {span.fault}"))
+    return _Placed(index, span if span.fault is None else replace(span, fault=f"{segment}: {span.fault}"))
 
 
 def _outside(segment: Segment, timeline: FrameTimes, first: int, last: int) -> str | None:
@@ -232,18 +238,18 @@ def _faulty(span: Span, reason: str) -> Span:
     return replace(span, fault=reason, fault_state="filtered", stage=STAGE)
 
 
-def _repeated(span: Span, segment: Segment, known: _Placed, segments: Sequence[Segment]) -> Span:
-    if segment.span == segments[known.number].span:
+def _repeated(span: Span, segment: Segment, earlier: _Placed, segments: Sequence[Segment]) -> Span:
+    if segment.span == segments[earlier.number].span:
         return _faulty(
             span, f"{segment} is listed twice, with another caption or other columns; the first is kept"
         )
-    return _faulty(span, f"{segment} has the same frames as {segments[known.number]}, which is kept")
+    return _faulty(span, f"{segment} has the same frames as {segments[earlier.number]}, which is kept")
 
 
 def _overlapping(
-    span: Span, segment: Segment, known: _Placed, segments: Sequence[Segment], config: SpanConfig
+    span: Span, segment: Segment, earlier: _Placed, segments: Sequence[Segment], config: SpanConfig
 ) -> Span:
-    first = segments[known.number]
+    first = segments[earlier.number]
     if config.overlapping == "keep":
         return _faulty(
             span, f"{segment} overlaps {first}, and more than {MOST_LAYERS} other segments lie there already"
@@ -255,38 +261,38 @@ def _overlapping(
 
 
 def _clips(
-    one: _Placed, timeline: FrameTimes, transitions: list[Transition], config: SpanConfig
+    located: _Placed, timeline: FrameTimes, transitions: list[Transition], config: SpanConfig
 ) -> Iterator[Span]:
     """Yield the clips of a segment."""
     if config.listed == "whole":
-        yield one.span
+        yield located.span
         return
-    for span in spans_between(timeline, transitions, one.span.first, one.span.last, config):
-        yield replace(span, segment=one.number)
+    for span in spans_between(timeline, transitions, located.span.first, located.span.last, config):
+        yield replace(span, segment=located.number)
 
 
-def _left(times_s: NDArray[np.float64], taken: Sequence[Span], refused: Sequence[_Placed]) -> Iterator[Span]:
+def _left(times_s: NDArray[np.float64], chosen: Sequence[Span], refused: Sequence[_Placed]) -> Iterator[Span]:
     """Yield the spans of all frames that no clip holds, each of the first refused segment that holds it, if any."""
     frames = len(times_s) - 1
     claims: list[tuple[int, int, Span | None]] = []
     covered = 0
-    for one in refused:  # sorted: what an earlier one covers is that one's
-        begin, end = max(covered, one.span.first), one.span.last
+    for candidate in refused:  # sorted: what an earlier one covers is that one's
+        begin, end = max(covered, candidate.span.first), candidate.span.last
         if covered < begin:
             claims.append((covered, begin, None))
         if begin < end:
-            claims.append((begin, end, one.span))
+            claims.append((begin, end, candidate.span))
             covered = end
         else:
             covered = max(covered, begin)
     claims.append((covered, frames, None))
-    place = 0
+    index = 0
     for begin, end, span in claims:
-        while place < len(taken) and taken[place].last <= begin:
-            place += 1
-        at, inner = begin, place
+        while index < len(chosen) and chosen[index].last <= begin:
+            index += 1
+        at, inner = begin, index
         while at < end:
-            held = taken[inner] if inner < len(taken) and taken[inner].first < end else None
+            held = chosen[inner] if inner < len(chosen) and chosen[inner].first < end else None
             piece_end = end if held is None else max(at, held.first)
             if at < piece_end:
                 yield _piece(times_s, at, piece_end, span)
@@ -295,16 +301,16 @@ def _left(times_s: NDArray[np.float64], taken: Sequence[Span], refused: Sequence
 
 
 def _without_frames(
-    times_s: NDArray[np.float64], found: Sequence[Span], refused: Sequence[_Placed]
+    times_s: NDArray[np.float64], clip_spans: Sequence[Span], refused: Sequence[_Placed]
 ) -> list[Span]:
     """Return a span without frames for each refused segment that accounts for none, where a span ends."""
-    accounted = {span.segment for span in found}
-    ends = [span.last for span in found]
+    accounted = {span.segment for span in clip_spans}
+    ends = [span.last for span in clip_spans]
     spans = []
-    for one in refused:
-        if one.number not in accounted:
-            at = ends[min(bisect.bisect_left(ends, one.span.first), len(ends) - 1)]
-            spans.append(_piece(times_s, at, at, one.span))
+    for candidate in refused:
+        if candidate.number not in accounted:
+            at = ends[min(bisect.bisect_left(ends, candidate.span.first), len(ends) - 1)]
+            spans.append(_piece(times_s, at, at, candidate.span))
     return spans
 
 

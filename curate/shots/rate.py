@@ -60,14 +60,14 @@ class ThinnedDetector:
 
     def finish(self) -> list[Transition]:
         """Return all transitions, sorted and disjoint, in frames of the video."""
-        return [self._placed(found) for found in self._detector.finish()]
+        return [self._placed(transition) for transition in self._detector.finish()]
 
-    def _placed(self, found: Transition) -> Transition:
-        start, end = found.start_frame * self._step, found.end_frame * self._step
-        if found.kind == "cut":
-            end = start + self._largest[found.end_frame]
+    def _placed(self, transition: Transition) -> Transition:
+        start, end = transition.start_frame * self._step, transition.end_frame * self._step
+        if transition.kind == "cut":
+            end = start + self._largest[transition.end_frame]
             start = end - 1
-        return Transition(start, end, found.kind)
+        return Transition(start, end, transition.kind)
 
 
 class _LookaheadThinned(ThinnedDetector):
@@ -102,7 +102,11 @@ class _LookaheadThinned(ThinnedDetector):
         return (self._lookahead.settled_after + 1) * self._step
 
     def known_transitions(self, first: int) -> KnownTransitions:
-        known = self._lookahead.known_transitions(first // self._step)
-        placed = [self._placed(found) for found in known.transitions]
-        fading = None if known.fading_since is None else known.fading_since * self._step
-        return KnownTransitions([found for found in placed if found.end_frame > first], fading)
+        known_transitions = self._lookahead.known_transitions(first // self._step)
+        rescaled = [self._placed(transition) for transition in known_transitions.transitions]
+        fading = (
+            None if known_transitions.fading_since is None else known_transitions.fading_since * self._step
+        )
+        return KnownTransitions(
+            [transition for transition in rescaled if transition.end_frame > first], fading
+        )

@@ -135,10 +135,10 @@ def load_truth(path: Path) -> Truth:
         fault = error.errors()[0]
         key = ".".join(str(part) for part in fault["loc"]) or "the whole file"
         raise UsageError(f"{path} is no .cuts.json: {key}: {fault['msg']}") from error
-    for number, transition in enumerate(truth.transitions):
+    for index, transition in enumerate(truth.transitions):
         if not transition.start_frame < transition.end_frame < truth.frames:
             raise UsageError(
-                f"{path}: transitions.{number}: need start_frame < end_frame < frames = {truth.frames}, "
+                f"{path}: transitions.{index}: need start_frame < end_frame < frames = {truth.frames}, "
                 f"not {transition.start_frame} and {transition.end_frame}"
             )
     return truth
@@ -157,14 +157,14 @@ def score(truth: Truth, reported: Sequence[Transition]) -> FileScore:
     matched: list[list[Transition]] = [[] for _ in truth.transitions]
     false = []
     for report in reported:
-        places = [
-            place
-            for place, transition in enumerate(truth.transitions)
-            if _finds(report, transition) and len(matched[place]) < transition.allowed_boundaries
+        candidates = [
+            index
+            for index, transition in enumerate(truth.transitions)
+            if _finds(report, transition) and len(matched[index]) < transition.allowed_boundaries
         ]
-        if places:
+        if candidates:
             # A report that fits a required transition and one beside it that is not required counts for the former.
-            matched[min(places, key=lambda place: not truth.transitions[place].required)].append(report)
+            matched[min(candidates, key=lambda index: not truth.transitions[index].required)].append(report)
         else:
             false.append(report)
     required = [pair for pair in zip(truth.transitions, matched, strict=True) if pair[0].required]
@@ -264,5 +264,5 @@ def _mixed(*transitions: Transition | TrueTransition) -> set[int]:
 def _counts(
     pairs: list[tuple[TrueTransition, list[Transition]]], false: list[Transition], kind: str
 ) -> Counts:
-    found = sum(bool(reports) for _, reports in pairs)
-    return Counts(found, len(pairs) - found, sum(report.kind == kind for report in false))
+    num_found = sum(bool(reports) for _, reports in pairs)
+    return Counts(num_found, len(pairs) - num_found, sum(report.kind == kind for report in false))

@@ -111,8 +111,8 @@ def spans(
     Blended frames of gradual transitions, damaged frames, gaps and cropped frames become spans of their own,
     with a fault.
     """
-    found = spans_between(timeline, transitions, 0, timeline.frames, config)
-    return found + missing_span(timeline, promised_s)
+    clip_spans = spans_between(timeline, transitions, 0, timeline.frames, config)
+    return clip_spans + missing_span(timeline, promised_s)
 
 
 def spans_between(
@@ -120,12 +120,12 @@ def spans_between(
 ) -> list[Span]:
     """Return adjacent spans of frames ``[begin, end)``, as `spans` of a source that holds no others."""
     times_s = timeline.times_s
-    found: list[Span] = []
+    clip_spans: list[Span] = []
 
     def add(first: int, last: int, fault: str | None = None, state: str = "", stage: str = "") -> None:
         if first < last:
             start_s, end_s = float(times_s[first]), float(times_s[last])
-            found.append(Span(first, last, start_s, end_s, fault, state, stage))
+            clip_spans.append(Span(first, last, start_s, end_s, fault, state, stage))
 
     for hurt in timeline.damage:
         add(max(hurt.first, begin), min(hurt.last, end), hurt.reason, "failed", "decode")
@@ -134,7 +134,7 @@ def spans_between(
     for run_first, run_last in clean_runs(timeline.frames, timeline.damage):
         first, clean_last = max(run_first, begin), min(run_last, end)
         for gap in gaps(times_s, first, clean_last, longest_s) if first < clean_last else ():
-            found.append(gap_span(times_s, *gap, longest_s))
+            clip_spans.append(gap_span(times_s, *gap, longest_s))
             runs.append((first, gap[0]))
             first = gap[1]
         runs.append((first, clean_last))
@@ -151,7 +151,7 @@ def spans_between(
             add(inner_last, last, "cropped at the end of a shot", "filtered", "spans")
             for part_first, part_last in _parts(times_s, inner_first, inner_last, config):
                 add(part_first, part_last)
-    return [checked(span, config) for span in sorted(found, key=lambda span: span.first)]
+    return [checked(span, config) for span in sorted(clip_spans, key=lambda span: span.first)]
 
 
 def missing_span(timeline: FrameTimes, promised_s: float | None) -> list[Span]:
@@ -183,7 +183,7 @@ def gaps(times_s: NDArray[np.float64], first: int, last: int, longest_s: float) 
     """Return the runs of frames in ``[first, last)`` that each last longer than ``longest_s``."""
     held = np.diff(times_s[first : last + 1]) > longest_s
     edges = np.flatnonzero(np.diff(held.astype(np.int8), prepend=0, append=0)) + first
-    return [(int(one), int(other)) for one, other in edges.reshape(-1, 2)]
+    return [(int(begin), int(end)) for begin, end in edges.reshape(-1, 2)]
 
 
 def gap_span(times_s: NDArray[np.float64], first: int, last: int, longest_s: float) -> Span:

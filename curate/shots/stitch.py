@@ -73,10 +73,10 @@ class SampleEmbeddings:
     def __post_init__(self) -> None:
         self._step = max(1, round(self.fps / self.config.samples_per_s))
 
-    def push(self, number: int, picture: NDArray[np.uint8]) -> None:
+    def push(self, frame_index: int, picture: NDArray[np.uint8]) -> None:
         """Process the next frame in display order, uint8 [36, 64, 3] RGB; most are skipped."""
-        if self.config.enabled and number % self._step == 0:
-            self._numbers.append(number)
+        if self.config.enabled and frame_index % self._step == 0:
+            self._numbers.append(frame_index)
             self._waiting.append(picture)
             if len(self._waiting) == _AT_ONCE:
                 self._describe()
@@ -126,29 +126,29 @@ def stitch(
     if not config.enabled:
         return transitions
     boundaries = _boundaries(transitions, samples)
-    left: list[
+    remaining: list[
         Transition
     ] = []  # ``first`` is the first frame of the shot before the boundary, as merged so far
-    for place, boundary in enumerate(boundaries):
-        if all(one.kind == "cut" for one in boundary):
-            end = boundaries[place + 1][0].start_frame + 1 if place + 1 < len(boundaries) else frames
+    for index, boundary in enumerate(boundaries):
+        if all(transition.kind == "cut" for transition in boundary):
+            end = boundaries[index + 1][0].start_frame + 1 if index + 1 < len(boundaries) else frames
             before = samples.between(first, boundary[0].start_frame + 1)
             if _one_scene(before, samples.between(boundary[-1].end_frame, end), config):
                 continue
-        left.extend(boundary)
+        remaining.extend(boundary)
         first = boundary[-1].end_frame
-    return left
+    return remaining
 
 
 def _boundaries(transitions: list[Transition], samples: SampleEmbeddings) -> list[list[Transition]]:
     """Group transitions without a sample between them."""
-    found = [[one] for one in transitions[:1]]
-    for one, other in pairwise(transitions):
-        if samples.any_between(one.end_frame, other.start_frame + 1):
-            found.append([other])
+    groups = [[transition] for transition in transitions[:1]]
+    for earlier, other in pairwise(transitions):
+        if samples.any_between(earlier.end_frame, other.start_frame + 1):
+            groups.append([other])
         else:
-            found[-1].append(other)
-    return found
+            groups[-1].append(other)
+    return groups
 
 
 def _one_scene(before: Floats, after: Floats, config: StitchConfig) -> bool:

@@ -122,8 +122,8 @@ class Network:
         try:
             with torch.inference_mode():
                 pictures = torch.from_numpy(np.ascontiguousarray(frames)).to(self._device)
-                begins, others = self._model(pictures[None])
-                logits = torch.cat([begins[0], others["many_hot"][0]], dim=1)
+                begins, other_outputs = self._model(pictures[None])
+                logits = torch.cat([begins[0], other_outputs["many_hot"][0]], dim=1)
                 return np.asarray(torch.sigmoid(logits).cpu().numpy(), np.float32)
         finally:
             torch.set_num_threads(threads)

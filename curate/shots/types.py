@@ -102,11 +102,11 @@ def segments(transitions: Sequence[Transition], frames: int) -> list[Segment]:
         transitions: Sorted, disjoint transitions of a detector.
         frames: Number of frames in the video; 0 gives no pieces.
     """
-    found: list[Segment] = []
+    pieces: list[Segment] = []
     first = 0
     for transition in transitions:
-        found.append(Segment("shot", first, transition.start_frame + 1))
-        found.append(Segment("transition", transition.start_frame + 1, transition.end_frame))
+        pieces.append(Segment("shot", first, transition.start_frame + 1))
+        pieces.append(Segment("transition", transition.start_frame + 1, transition.end_frame))
         first = transition.end_frame
-    found.append(Segment("shot", first, frames))
-    return [piece for piece in found if piece.first < piece.end]
+    pieces.append(Segment("shot", first, frames))
+    return [piece for piece in pieces if piece.first < piece.end]

@@ -62,11 +62,11 @@ def noted(
     name = f"{_FOLDER}{identity}"
     written = False
 
-    def note(place: int, seconds: float) -> None:
+    def note(position: int, seconds: float) -> None:
         nonlocal written
         written = True
         with suppress(RunError, OSError):
-            share = min(1.0, max(0.0, (place - begin) / size)) if size > 0 else 0.0
+            share = min(1.0, max(0.0, (position - begin) / size)) if size > 0 else 0.0
             ledger.write_note(name, {"source": uri, "part": part, "share": share, "seconds": seconds})
 
     try:
@@ -79,13 +79,13 @@ def noted(
 
 def at_work(ledger: Ledger) -> list[tuple[str, float, float, str]]:
     """Return (source, share read, seconds so far, part) of sources that take long, the longest first."""
-    found = []
+    active = []
     with suppress(RunError, OSError):
         for item in ledger.storage.list(f"{LEDGER}{_FOLDER}"):
             note = ledger.read_note(item.path.removeprefix(LEDGER).removesuffix(".json"))
             if note is not None:  # else closed in between
-                found.append((note["source"], note["share"], note["seconds"], note.get("part", "")))
-    return sorted(found, key=lambda one: (-one[2], one[0]))
+                active.append((note["source"], note["share"], note["seconds"], note.get("part", "")))
+    return sorted(active, key=lambda work: (-work[2], work[0]))
 
 
 @contextmanager

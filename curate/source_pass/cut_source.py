@@ -130,7 +130,7 @@ class CutSource:
                 if error.lasts:
                     raise
             time.sleep(pause_s)
-            if (there := storage.stat(name)) is None or there.version != source.version:
+            if (current := storage.stat(name)) is None or current.version != source.version:
                 raise MachineError("changed since it was listed", lasts=True)
         return self._read(source, storage, name)
 
@@ -149,37 +149,47 @@ class CutSource:
 
     def _cut(self, source: SourceRef, file: BinaryIO) -> SourceSummary:
         began_s = time.process_time()
-        with scan(file, self.config, source.segments) as seen:
-            records = tuple(self._clips(source, file, seen))
-        tags = tags_of(seen.probe)
-        duration_s = float(seen.timeline.times_s[-1])
+        with scan(file, self.config, source.segments) as scanned:
+            records = tuple(self._clips(source, file, scanned))
+        tags = tags_of(scanned.probe)
+        duration_s = float(scanned.timeline.times_s[-1])
         cpu_s = time.process_time() - began_s
-        pixel_s = seen.size.width * seen.size.height * duration_s
+        pixel_s = scanned.size.width * scanned.size.height * duration_s
         return SourceSummary(records, cpu_s, tags, pixel_s, measured=dict(ADDED) or None)
 
-    def _clips(self, source: SourceRef, file: BinaryIO, seen: Scan) -> Iterator[Record]:
+    def _clips(self, source: SourceRef, file: BinaryIO, scanned: Scan) -> Iterator[Record]:
         # A clock that breaks promises nothing.
-        promised_s = None if seen.timeline.breaks else seen.probe.promised_s
+        promised_s = None if scanned.timeline.breaks else scanned.probe.promised_s
         config = self.config
         if source.segments:
-            parts = listed_spans(seen.timeline, seen.transitions, promised_s, config.spans, source.segments)
+            parts = listed_spans(
+                scanned.timeline, scanned.transitions, promised_s, config.spans, source.segments
+            )
         else:
-            parts = spans(seen.timeline, seen.transitions, promised_s, config.spans)
-        if seen.packets is not None and not source.segments:  # these are exact
+            parts = spans(scanned.timeline, scanned.transitions, promised_s, config.spans)
+        if scanned.packets is not None and not source.segments:  # these are exact
             parts = trimmed(
-                parts, seen.packets, seen.begin_pts, seen.timeline, seen.size, config.cut, config.spans
+                parts,
+                scanned.packets,
+                scanned.begin_pts,
+                scanned.timeline,
+                scanned.size,
+                config.cut,
+                config.spans,
             )
         records = self.planned(source, sha256_of(file), parts)
-        wanted = [span for span, record in zip(parts, records, strict=True) if record.state == "kept"]
-        check_wanted(wanted, seen, self.config)
+        kept_spans = [span for span, record in zip(parts, records, strict=True) if record.state == "kept"]
+        check_wanted(kept_spans, scanned, self.config)
         arrays: dict[str, NDArray[Any]] = {}
         layers = layers_of(parts) if source.segments else [list(range(len(parts)))]
-        ahead, used_bytes = seen.ahead, 0
+        ahead, used_bytes = scanned.ahead, 0
         for layer in layers:  # one, unless listed segments overlap
-            own, planned = [parts[place] for place in layer], [records[place] for place in layer]
-            made = self.made(file, seen, seen.probe.codec, own, planned, arrays, ahead, used_bytes=used_bytes)
-            for place, record in zip(layer, made, strict=True):
-                records[place] = record
+            layer_parts, planned = [parts[index] for index in layer], [records[index] for index in layer]
+            cut_records = self.made(
+                file, scanned, scanned.probe.codec, layer_parts, planned, arrays, ahead, used_bytes=used_bytes
+            )
+            for index, record in zip(layer, cut_records, strict=True):
+                records[index] = record
                 used_bytes += record.clip_bytes
             ahead = None
         yield from records
@@ -194,7 +204,7 @@ class CutSource:
     def made(
         self,
         file: BinaryIO,
-        seen: Seen,
+        facts: Seen,
         codec: str,
         parts: Sequence[Span],
         records: Sequence[Record],
@@ -207,7 +217,7 @@ class CutSource:
 
         Args:
             file: File of the source.
-            seen: Facts known of the source.
+            facts: Facts known of the source.
             codec: Name of the source's decoder.
             parts: Spans.
             records: Records of the spans, from `planned`.
@@ -216,30 +226,33 @@ class CutSource:
             entry: See `reelweave.curate.cut.cut`.
             used_bytes: Size of the source's clips that were cut before.
         """
-        times_s, limits = seen.timeline.times_s, self.config.probe
-        wanted = [span for span, record in zip(parts, records, strict=True) if record.state == "kept"]
+        times_s, limits = facts.timeline.times_s, self.config.probe
+        kept_spans = [span for span, record in zip(parts, records, strict=True) if record.state == "kept"]
         collector = PictureCollector(codec, self.config.scores)
         shown: dict[Span, set[int]] = {}
 
-        def observe(span: Span, number: int, decoded: VideoFrame, finished: VideoFrame) -> None:
-            since_s, held_s = times_s[number] - times_s[span.first], times_s[number + 1] - times_s[number]
-            if held_s < FLEETING_S and seen.timeline.pulldown is None:
+        def observe(span: Span, frame_index: int, decoded: VideoFrame, finished: VideoFrame) -> None:
+            since_s, held_s = (
+                times_s[frame_index] - times_s[span.first],
+                times_s[frame_index + 1] - times_s[frame_index],
+            )
+            if held_s < FLEETING_S and facts.timeline.pulldown is None:
                 if span not in shown:
-                    shown[span] = set(seen.timeline.clip_frames(span.first, span.last).tolist())
-                if number not in shown[span]:
+                    shown[span] = set(facts.timeline.clip_frames(span.first, span.last).tolist())
+                if frame_index not in shown[span]:
                     return
             collector.push(float(since_s), float(held_s), decoded, finished)
 
         clips = cut(
             file,
-            seen.timeline,
-            wanted,
-            seen.size,
+            facts.timeline,
+            kept_spans,
+            facts.size,
             self.config.cut,
             observe,
             {} if ahead is None else ahead,
-            most_bytes(seen.source_bytes, limits) - used_bytes,
-            seen.sound_clock,
+            most_bytes(facts.source_bytes, limits) - used_bytes,
+            facts.sound_clock,
             entry,
         )
         for span, record in zip(parts, records, strict=True):
@@ -249,9 +262,11 @@ class CutSource:
                     collector.drop()
                     record = replace(record, state="failed", stage="cut", reason=result.reason)
                 else:
-                    known = ahead is not None and span in ahead
-                    collected = ahead.collected(span) if ahead is not None and known else collector.take()
-                    record = self._finished(record, result, collected, seen, arrays)
+                    is_encoded = ahead is not None and span in ahead
+                    collected = (
+                        ahead.collected(span) if ahead is not None and is_encoded else collector.take()
+                    )
+                    record = self._finished(record, result, collected, facts, arrays)
             yield record
 
     def _planned(self, base: Record, part: int, span: Span) -> Record:
@@ -274,16 +289,16 @@ class CutSource:
         record: Record,
         clip: CutClip,
         collected: ClipPictures,
-        seen: Seen,
+        facts: Seen,
         arrays: dict[str, NDArray[Any]],
     ) -> Record:
-        span, line = clip.span, seen.timeline
+        span, line = clip.span, facts.timeline
         shown = line.clip_frames(span.first, span.last)
-        sample = collected.sample(clip, seen.stats, shown)
+        sample = collected.sample(clip, facts.stats, shown)
         record = replace(
             record,
             stage="cut",
-            reason=seen.remark,
+            reason=facts.remark,
             key=clip_key(record.source_sha256, clip.span.start_s, clip.span.end_s),
             frames=clip.frames,
             fps=float(clip.rate),
@@ -301,19 +316,22 @@ class CutSource:
         return record
 
 
-def check_wanted(wanted: Sequence[Span], seen: Seen, config: SourceStageConfig) -> None:
+def check_wanted(kept_spans: Sequence[Span], facts: Seen, config: SourceStageConfig) -> None:
     """Raise `SourceError` for clips that are too large for their source."""
-    line = seen.timeline
+    line = facts.timeline
     frames, pixels = 0, 0
-    for span in wanted:
-        size, own = size_at(line.shapes, span.first, seen.size), len(line.clip_frames(span.first, span.last))
-        frames, pixels = frames + own, pixels + own * size.width * size.height
-    check_clips(frames, line.frames, pixels, seen.source_bytes, config.probe)
+    for span in kept_spans:
+        size, num_frames = (
+            size_at(line.shapes, span.first, facts.size),
+            len(line.clip_frames(span.first, span.last)),
+        )
+        frames, pixels = frames + num_frames, pixels + num_frames * size.width * size.height
+    check_clips(frames, line.frames, pixels, facts.source_bytes, config.probe)
 
 
-def tags_of(found: Probe) -> dict[str, str]:
+def tags_of(header: Probe) -> dict[str, str]:
     """Return the text that a container holds, by tag."""
-    return {tag: found.metadata[tag][:_MAX_TAG_CHARS] for tag in CONTAINER_TAGS if tag in found.metadata}
+    return {tag: header.metadata[tag][:_MAX_TAG_CHARS] for tag in CONTAINER_TAGS if tag in header.metadata}
 
 
 def failed_source(source: SourceRef, stage: str, reason: str) -> SourceSummary:
@@ -343,8 +361,8 @@ def file_state(file: BinaryIO) -> tuple[int, int] | None:
         handle = file.fileno()
     except io.UnsupportedOperation:  # no file of this machine
         return None
-    found = os.fstat(handle)
-    return found.st_size, found.st_mtime_ns
+    status = os.fstat(handle)
+    return status.st_size, status.st_mtime_ns
 
 
 @contextmanager
@@ -363,10 +381,10 @@ def _unchanged(file: BinaryIO) -> Iterator[None]:
 
 def sha256_of(file: BinaryIO) -> str:
     """Return the hex digest of a file's bytes."""
-    whole = hashlib.sha256()
-    left = file.seek(0, os.SEEK_END)  # a file that grows has no end
+    digest = hashlib.sha256()
+    remaining_bytes = file.seek(0, os.SEEK_END)  # a file that grows has no end
     file.seek(0)
-    while left > 0 and (block := file.read(min(left, _HASH_BLOCK_BYTES))):
-        whole.update(block)
-        left -= len(block)
-    return whole.hexdigest()
+    while remaining_bytes > 0 and (block := file.read(min(remaining_bytes, _HASH_BLOCK_BYTES))):
+        digest.update(block)
+        remaining_bytes -= len(block)
+    return digest.hexdigest()

@@ -81,8 +81,8 @@ class Joined:
         ends = [*self.firsts[1:], self.timeline.frames]
         first, end = self.firsts[part.number], ends[part.number]
         return [
-            place
-            for place, (span, record) in enumerate(zip(self.spans, records, strict=True))
+            index
+            for index, (span, record) in enumerate(zip(self.spans, records, strict=True))
             if record.state == "kept" and first <= span.first < end
         ]
 
@@ -103,7 +103,7 @@ class Joined:
         }
 
     def arrays(self) -> Arrays:
-        luma, steps = (np.array(one, np.float64) for one in self.stats.values)
+        luma, steps = (np.array(series, np.float64) for series in self.stats.values)
         return {"times_s": self.timeline.times_s, "luma": luma, "steps": steps}
 
     @classmethod
@@ -151,7 +151,7 @@ def join(
     limits = config.probe
     file.seek(0)
     with open_video(file, max_pixels=limits.max_width * limits.max_height) as (container, stream):
-        found = probe(container, stream, limits)
+        header = probe(container, stream, limits)
         sound = choose_sound(container) if config.cut.audio == "keep" else None
         tick_s = float(sound.time_base or 0) if sound is not None else 0.0
         time_base, start_time = stream.time_base or Fraction(1, 1000), stream.start_time
@@ -159,14 +159,14 @@ def join(
         frames = container.decode(stream) if config.cut.max_bits > 8 else iter(())
         depth = Geometry(0, 0)
         if (frame := next(frames, None)) is not None:
-            depth = geometry(frame, found.pixel_aspect, config.cut.max_bits)
-    joiner = _Joiner(found, config, SoundStamps(tick_s), segments)
-    for number in range(count):
-        note = store.note("scan", number)
+            depth = geometry(frame, header.pixel_aspect, config.cut.max_bits)
+    joiner = _Joiner(header, config, SoundStamps(tick_s), segments)
+    for part_index in range(count):
+        note = store.note("scan", part_index)
         assert note is not None
-        joiner.take(PartSignals.read(note.found, store.arrays("scan", number)))
+        joiner.take(PartSignals.read(note.found, store.arrays("scan", part_index)))
     decoded = Decoded(
-        found,
+        header,
         joiner.pts,
         joiner.durations,
         time_base,
@@ -196,34 +196,34 @@ def join(
         parts = listed_spans(line, transitions, decoded.promised_s(line), config.spans, segments)
     else:
         parts = spans(line, transitions, decoded.promised_s(line), config.spans)
-    joined = Joined(
+    merged = Joined(
         line,
         tuple(parts),
         replace(depth, width=joiner.size[0], height=joiner.size[1]),
         joiner.stats,
         source_bytes,
         sha256_of(file),
-        found.codec,
-        tags_of(found),
+        header.codec,
+        tags_of(header),
         begin_pts,
         tuple(joiner.firsts),
     )
-    check_wanted([span for span in joined.spans if span.fault is None], joined, config)
-    return joined
+    check_wanted([span for span in merged.spans if span.fault is None], merged, config)
+    return merged
 
 
 class _Joiner:
     """Signals of all parts so far, in turn."""
 
     def __init__(
-        self, found: Probe, config: SourceStageConfig, sound: SoundStamps, segments: Sequence[Segment]
+        self, header: Probe, config: SourceStageConfig, sound: SoundStamps, segments: Sequence[Segment]
     ) -> None:
-        fps = float(found.rate or 25)
+        fps = float(header.rate or 25)
         self.detector = detector_for(config, fps, segments)
         self.samples = SampleEmbeddings(stitch_for(config, segments), fps)
         self.stats = FrameStats()
         inverts = config.probe.interlaced == "deinterlace"
-        self._fields: FieldDifferences | None = FieldDifferences(found.rate if inverts else None)
+        self._fields: FieldDifferences | None = FieldDifferences(header.rate if inverts else None)
         self._next_fields: NDArray[np.float64] | None = None  # of the first frame of the next part
         self.sound = sound
         self.pts: list[int | None] = []
@@ -269,10 +269,10 @@ class _Joiner:
             self._fields = None
         if self._fields is None:
             return
-        own = part.fields[: len(part.pts)].copy()
+        differences = part.fields[: len(part.pts)].copy()
         if self._next_fields is not None:
-            own[:1] = self._next_fields
-        self._fields.extend(own)
+            differences[:1] = self._next_fields
+        self._fields.extend(differences)
         self._next_fields = part.fields[len(part.pts) :]
 
     def _hear(self, part: PartSignals) -> None:
@@ -280,12 +280,12 @@ class _Joiner:
         pts = part.sound[:, 0]
         if (np.diff(pts) <= 0).any():
             raise SourceError("the stamps of its sound do not rise")
-        known = self.sound.pts[-1] if len(self.sound.pts) else None
-        new = part.sound if known is None else part.sound[pts > known]
+        last_pts = self.sound.pts[-1] if len(self.sound.pts) else None
+        new = part.sound if last_pts is None else part.sound[pts > last_pts]
         if (
-            known is not None
+            last_pts is not None
             and len(new) < len(pts)
-            and (known - int(pts[0])) * self.sound.tick_s > _MOST_REPEATED_S
+            and (last_pts - int(pts[0])) * self.sound.tick_s > _MOST_REPEATED_S
         ):
             raise SourceError("the stamps of its sound do not rise")
         for stamp, duration, before in new.tolist():

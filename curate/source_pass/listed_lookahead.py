@@ -29,12 +29,12 @@ class ListedLookahead:
         tick = 0.0 if self._counted else TICK_S
         self._starts: list[float] = []
         self._ends: list[float] = []
-        for one in segments:
-            length_s = (one.end - one.start) / per_s
+        for segment in segments:
+            length_s = (segment.end - segment.start) / per_s
             likely = config.min_clip_s - TICK_S <= length_s <= config.max_clip_s + OVER_S
-            if likely and (not self._ends or one.start - tick >= self._ends[-1]):
-                self._starts.append(one.start - tick)
-                self._ends.append(one.end - tick)
+            if likely and (not self._ends or segment.start - tick >= self._ends[-1]):
+                self._starts.append(segment.start - tick)
+                self._ends.append(segment.end - tick)
         self.lag = math.ceil(fps) + 1
         self._place: int | None = None
         self._first: int | None = None  # of the clip in work
@@ -54,14 +54,14 @@ class ListedLookahead:
         """Return the first frame of the clip that a frame belongs to, or None; see `Lookahead.clip_of`."""
         del ended
         at = float(frame) if self._counted else times_s[frame]
-        place = bisect.bisect_right(self._starts, at) - 1
-        if place < 0 or at >= self._ends[place]:
+        index = bisect.bisect_right(self._starts, at) - 1
+        if index < 0 or at >= self._ends[index]:
             self._place = self._first = self._end = None
-        elif place != self._place:
+        elif index != self._place:
             # A part of a source may begin within a segment, whose first frame it does not hold.
-            begins = frame > 0 or self._starts[place] <= 0 or self._counted
-            self._place, self._first = place, frame if begins else None
-            end = int(self._ends[place]) if self._counted else bisect.bisect_left(times_s, self._ends[place])
+            begins = frame > 0 or self._starts[index] <= 0 or self._counted
+            self._place, self._first = index, frame if begins else None
+            end = int(self._ends[index]) if self._counted else bisect.bisect_left(times_s, self._ends[index])
             self._end = end if end < len(times_s) else None
         return self._first
 
@@ -77,7 +77,7 @@ def listed_lookahead(
         fps: Frame rate of the source.
         within: True if frames are counted from within the source.
     """
-    units = {one.unit for one in segments}
+    units = {segment.unit for segment in segments}
     if config.listed != "whole" or len(units) > 1 or (within and "frame" in units):
         return None
     return ListedLookahead(segments, config, fps)

@@ -99,24 +99,24 @@ class Lookahead:
 
     def _finds_gap(self, times_s: "array[float]") -> bool:
         """Look for gaps among the frames decoded since the last call; return whether there are any."""
-        found = [
+        new_gaps = [
             frame
             for frame in range(self._timed, len(times_s) - 1)
             if times_s[frame + 1] - times_s[frame] > self._longest_s
         ]
         self._timed = len(times_s) - 1
-        self._gaps = [gap for gap in self._gaps if gap >= self._shot] + found
-        return bool(found)
+        self._gaps = [gap for gap in self._gaps if gap >= self._shot] + new_gaps
+        return bool(new_gaps)
 
     def _look(self, frame: int, times_s: "array[float]", ended: bool) -> None:
         """Update the end of the shot and the beginning of the next one, where they are known by now."""
-        known = self._detector.known_transitions(self._shot)
+        known_transitions = self._detector.known_transitions(self._shot)
         stitched = stitch(
-            known.transitions, self._samples, self._judged, self._config.stitch, first=self._shot
+            known_transitions.transitions, self._samples, self._judged, self._config.stitch, first=self._shot
         )
-        fade = None if known.fading_since is None or ended else known.fading_since + 1
+        fade = None if known_transitions.fading_since is None or ended else known_transitions.fading_since + 1
         before = self._end
-        edges = [(found.start_frame + 1, found.end_frame) for found in stitched]
+        edges = [(transition.start_frame + 1, transition.end_frame) for transition in stitched]
         edges += [(gap, gap + 1) for gap in self._gaps if gap >= self._shot]
         ends = [end for end, _ in edges] + ([] if fade is None else [fade])
         # An end that was passed stays, unless it came to nothing; one that appears behind us comes too late.

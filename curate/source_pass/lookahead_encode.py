@@ -105,22 +105,22 @@ class LookaheadEncoder:
         pictures: Finisher,
         spool: IO[bytes],
         size: Geometry,
-        found: Probe,
+        header: Probe,
         time_base: Fraction,
         source_bytes: int,
         config: SourceStageConfig,
         begin_pts: int | None,
     ) -> None:
-        assert found.rate is not None
+        assert header.rate is not None
         self._lookahead, self._pictures, self._spool, self._size = lookahead, pictures, spool, size
-        self._stated, self._time_base, self._config = found.rate, float(time_base), config
-        self._rate = found.rate  # of the clip in work
+        self._stated, self._time_base, self._config = header.rate, float(time_base), config
+        self._rate = header.rate  # of the clip in work
         budget = config.cut.ahead_mb * 10**6
-        self._finishes_first = (lookahead.lag + _TURN) * _decoded_bytes(found) > budget
-        frame_bytes = _finished_bytes(found, config) if self._finishes_first else _decoded_bytes(found)
+        self._finishes_first = (lookahead.lag + _TURN) * _decoded_bytes(header) > budget
+        frame_bytes = _finished_bytes(header, config) if self._finishes_first else _decoded_bytes(header)
         self._most = int(budget / frame_bytes)
-        self._counted = found.container == "avi"  # it stores no times: most frames lie on the grid
-        self._collector = PictureCollector(found.codec, config.scores)
+        self._counted = header.container == "avi"  # it stores no times: most frames lie on the grid
+        self._collector = PictureCollector(header.codec, config.scores)
         self._window: deque[VideoFrame] = deque()
         self._times_s = array("d")
         self._begin_pts = begin_pts
@@ -183,11 +183,16 @@ class LookaheadEncoder:
 
     def __contains__(self, span: object) -> bool:
         """Return whether exactly this span was encoded, frame for frame."""
-        found = self._encoded.get(span.first) if isinstance(span, Span) else None
-        if found is None or not isinstance(span, Span) or found.last != span.last or self._timeline is None:
+        encoded = self._encoded.get(span.first) if isinstance(span, Span) else None
+        if (
+            encoded is None
+            or not isinstance(span, Span)
+            or encoded.last != span.last
+            or self._timeline is None
+        ):
             return False
         rate = self._timeline.clip_rate(span.first, span.last)
-        if found.rate != rate or not shows(found.shown, span, self._timeline):
+        if encoded.rate != rate or not shows(encoded.shown, span, self._timeline):
             return False
         times_s = self._timeline.times_s
         true_s, taken_s = (np.asarray(times[span.first : span.last]) for times in (times_s, self._times_s))
@@ -197,9 +202,9 @@ class LookaheadEncoder:
         """Return a span as an MP4 file of pictures only, index last, or None when it was not encoded."""
         if span not in self:
             return None
-        found = self._encoded[span.first]
-        self._spool.seek(found.place)
-        return self._spool.read(found.clip_bytes)
+        encoded = self._encoded[span.first]
+        self._spool.seek(encoded.place)
+        return self._spool.read(encoded.clip_bytes)
 
     def collected(self, span: Span) -> ClipPictures:
         """Return, once, the samples that were collected from a span that was encoded."""
@@ -207,17 +212,19 @@ class LookaheadEncoder:
 
     def taken(self) -> Iterator[AheadClip]:
         """Return, once, every clip so far, for a source whose spans are known elsewhere."""
-        for first, found in sorted(self._encoded.items()):
-            data, collected = self._read(found)
-            times_s = np.array(self._times_s[first : found.last + 1])
-            yield AheadClip(first, found.last, found.rate, data, collected, found.shown, times_s)
+        for first, encoded in sorted(self._encoded.items()):
+            data, collected = self._read(encoded)
+            times_s = np.array(self._times_s[first : encoded.last + 1])
+            yield AheadClip(first, encoded.last, encoded.rate, data, collected, encoded.shown, times_s)
         self._encoded.clear()
 
-    def _read(self, found: _Encoded) -> tuple[bytes, ClipPictures]:
-        self._spool.seek(found.place)
-        data = self._spool.read(found.clip_bytes)
-        pictures = np.frombuffer(self._spool.read(int(np.prod(found.shape))), np.uint8).reshape(found.shape)
-        return data, replace(found.collected, pictures=pictures)
+    def _read(self, encoded: _Encoded) -> tuple[bytes, ClipPictures]:
+        self._spool.seek(encoded.place)
+        data = self._spool.read(encoded.clip_bytes)
+        pictures = np.frombuffer(self._spool.read(int(np.prod(encoded.shape))), np.uint8).reshape(
+            encoded.shape
+        )
+        return data, replace(encoded.collected, pictures=pictures)
 
     def _shown_s(self, frame: VideoFrame) -> float | None:
         """Return seconds from the first frame to the next one, ``frame``; None where they do not rise."""
@@ -229,16 +236,16 @@ class LookaheadEncoder:
         return shown_s if not self._times_s or shown_s > self._times_s[-1] else None
 
     def _step(self, ended: bool = False) -> None:
-        number, frame = self._passed, self._window.popleft()
+        frame_index, frame = self._passed, self._window.popleft()
         self._passed += 1
-        clip = self._lookahead.clip_of(number, self._times_s, ended=ended)
+        clip = self._lookahead.clip_of(frame_index, self._times_s, ended=ended)
         if clip != self._clip:
-            self._close(number)
+            self._close(frame_index)
             self._clip = clip
-            if clip == number:
+            if clip == frame_index:
                 self._open()
         if self._encoder is not None:
-            self._show(frame, number)
+            self._show(frame, frame_index)
 
     def _open(self) -> None:
         assert self._clip is not None
@@ -256,12 +263,12 @@ class LookaheadEncoder:
         except CutError:
             self.close()  # the second pass says why
 
-    def _show(self, frame: VideoFrame, number: int) -> None:
+    def _show(self, frame: VideoFrame, frame_index: int) -> None:
         assert self._encoder is not None
         assert self._clip is not None
         first_s, rate = self._times_s[self._clip], float(self._rate)
-        before, end_s = self._slots, self._times_s[number + 1]
-        held_s = end_s - self._times_s[number]
+        before, end_s = self._slots, self._times_s[frame_index + 1]
+        held_s = end_s - self._times_s[frame_index]
         # As `source_frames` does for a whole span, here without knowing its end.
         while held_s >= FLEETING_S and first_s + (self._slots + 0.5) / rate < end_s + (
             TIE_S if self._slots == before else -TIE_S
@@ -275,7 +282,7 @@ class LookaheadEncoder:
             picture = frame if self._finishes_first else self._pictures.finish(frame)
             self._encoder.show(picture, self._slots - before)
             if self._slots > before or held_s >= FLEETING_S:
-                self._collector.push(self._times_s[number] - first_s, held_s, frame, picture)
+                self._collector.push(self._times_s[frame_index] - first_s, held_s, frame, picture)
         except (CutError, av.error.FFmpegError, ValueError):
             self.close()
 
@@ -293,8 +300,8 @@ class LookaheadEncoder:
             clip, collected = encoder.finish(), self._collector.take()
             self._written += self._slots
             self._left_bytes -= len(clip)
-            place = self._spool.seek(0, 2)
-            if place > _MAX_SPOOL_BYTES:
+            offset = self._spool.seek(0, 2)
+            if offset > _MAX_SPOOL_BYTES:
                 self.close()
                 return
             self._spool.write(clip)
@@ -305,7 +312,7 @@ class LookaheadEncoder:
         shape = collected.pictures.shape
         slim = replace(collected, pictures=np.zeros((0, 1, 1, 3), np.uint8))
         shown = np.array(self._shown, np.intp)
-        self._encoded[self._clip] = _Encoded(last, self._rate, place, len(clip), slim, shape, shown)
+        self._encoded[self._clip] = _Encoded(last, self._rate, offset, len(clip), slim, shape, shown)
         self._pixels += (last - self._clip) * self._size.width * self._size.height
         if self._pixels > _GIVE_BACK_PIXELS:
             self._pixels = 0
@@ -324,7 +331,7 @@ class LookaheadEncoder:
 def lookahead_of(
     detector: ShotDetector,
     samples: SampleEmbeddings,
-    found: Probe,
+    header: Probe,
     config: SourceStageConfig,
     segments: Sequence[Segment] = (),
     *,
@@ -335,45 +342,45 @@ def lookahead_of(
     Args:
         detector: Detector that receives the same source.
         samples: Stitching samples of the same source.
-        found: Probe of the source.
+        header: Probe of the source.
         config: Configuration.
         segments: Segments that a list names.
         within: See `Lookahead`.
     """
     cut, spans = config.cut, config.spans
     lookahead: Lookahead | ListedLookahead | None = None
-    if not found.rate or not found.pixel_format or cut.mode != "encode":
+    if not header.rate or not header.pixel_format or cut.mode != "encode":
         return None
     if segments:
-        lookahead = listed_lookahead(segments, spans, float(found.rate), within=within)
+        lookahead = listed_lookahead(segments, spans, float(header.rate), within=within)
     elif isinstance(detector, LookaheadDetector) and spans.crop_s == 0 and spans.long_shots != "equal":
-        lookahead = Lookahead(detector, samples, config, float(found.rate), within=within)
+        lookahead = Lookahead(detector, samples, config, float(header.rate), within=within)
     if lookahead is None:
         return None
-    least = min(_decoded_bytes(found), _finished_bytes(found, config))
-    return lookahead if (lookahead.lag + _TURN) * least <= cut.ahead_mb * 10**6 else None
+    min_frame_bytes = min(_decoded_bytes(header), _finished_bytes(header, config))
+    return lookahead if (lookahead.lag + _TURN) * min_frame_bytes <= cut.ahead_mb * 10**6 else None
 
 
-def _finished_bytes(found: Probe, config: SourceStageConfig) -> float:
+def _finished_bytes(header: Probe, config: SourceStageConfig) -> float:
     """Return the bytes of a frame that waits in the window finished; it has lost its vectors then."""
-    if found.codec in VECTOR_CODECS:
+    if header.codec in VECTOR_CODECS:
         return math.inf
-    pixels = found.width * found.height * max(1.0, float(found.pixel_aspect or 1))
+    pixels = header.width * header.height * max(1.0, float(header.pixel_aspect or 1))
     return pixels * (1.5 if config.cut.max_bits == 8 else 3.0)
 
 
-def _decoded_bytes(found: Probe) -> float:
+def _decoded_bytes(header: Probe) -> float:
     """Return the bytes of a frame that waits in the window as decoded."""
-    bits = VideoFormat(found.pixel_format, found.width, found.height).padded_bits_per_pixel
-    vectors = _VECTOR_BYTES if found.codec in VECTOR_CODECS else 0
-    return found.width * found.height * (bits / 8 + vectors)
+    bits = VideoFormat(header.pixel_format, header.width, header.height).padded_bits_per_pixel
+    vectors = _VECTOR_BYTES if header.codec in VECTOR_CODECS else 0
+    return header.width * header.height * (bits / 8 + vectors)
 
 
 @contextmanager
 def encode_ahead(
     lookahead: Lookahead | ListedLookahead,
     size: Geometry,
-    found: Probe,
+    header: Probe,
     time_base: Fraction,
     source_bytes: int,
     config: SourceStageConfig,
@@ -384,7 +391,7 @@ def encode_ahead(
     Args:
         lookahead: Lookahead of the source, from `lookahead_of`.
         size: Size of finished pictures.
-        found: Probe of the source.
+        header: Probe of the source.
         time_base: Seconds per tick of its time stamps.
         source_bytes: Size of the source, which limits the size of its clips.
         config: Configuration of the clips and their samples.
@@ -392,7 +399,7 @@ def encode_ahead(
     """
     with tempfile.TemporaryFile(prefix="reelweave-ahead-") as spool:
         ahead = LookaheadEncoder(
-            lookahead, Finisher(size), spool, size, found, time_base, source_bytes, config, begin_pts
+            lookahead, Finisher(size), spool, size, header, time_base, source_bytes, config, begin_pts
         )
         try:
             yield ahead

@@ -23,7 +23,7 @@ from reelweave.curate.source_pass.sampling import ClipPictures
 _CLIP, _INDEX = "ahead", "ahead-index"
 
 
-def keep_clips(store: PartStore, number: int, size: Geometry | None, clips: Iterable[AheadClip]) -> None:
+def keep_clips(store: PartStore, part_index: int, size: Geometry | None, clips: Iterable[AheadClip]) -> None:
     """Write the clips of a part to the ledger, one at a time, and their size."""
     index = {"size": _size(size)}
     for clip in clips:
@@ -37,14 +37,14 @@ def keep_clips(store: PartStore, number: int, size: Geometry | None, clips: Iter
         for name, values in (("motion", motion.motion), ("motion_local", motion.motion_local)):
             if values is not None:
                 arrays[name] = values
-        store.put(_CLIP, number, arrays, clip.first)
+        store.put(_CLIP, part_index, arrays, clip.first)
         rate = np.array([clip.rate.numerator, clip.rate.denominator])
         index |= {
             f"{clip.first}.shown": clip.shown,
             f"{clip.first}.times_s": clip.times_s,
             f"{clip.first}.rate": rate,
         }
-    store.put(_INDEX, number, index)
+    store.put(_INDEX, part_index, index)
 
 
 class PartClips:
@@ -52,29 +52,29 @@ class PartClips:
 
     Args:
         store: Place of what is known of the source.
-        number: Number of the part. The one before it also encoded the clip across, or at, its end.
+        part_index: Index of the part. The one before it also encoded the clip across, or at, its end.
         firsts: First frame of each part in the source.
         line: Timeline of the source.
         size: Size of its clips.
     """
 
     def __init__(
-        self, store: PartStore, number: int, firsts: Sequence[int], line: FrameTimes, size: Geometry
+        self, store: PartStore, part_index: int, firsts: Sequence[int], line: FrameTimes, size: Geometry
     ) -> None:
         self._store, self._line = store, line
         self._places: dict[int, tuple[int, int]] = {}  # of clips by first frame: part and first frame in it
         self._index: dict[int, tuple[NDArray[Any], NDArray[Any], Fraction]] = {}
-        for part in {max(0, number - 1), number}:
+        for part in {max(0, part_index - 1), part_index}:
             index = store.arrays(_INDEX, part)
             if not np.array_equal(index["size"], _size(size)):
                 continue
             for name in index:
                 if name.endswith(".shown"):
-                    own = int(name.removesuffix(".shown"))
-                    first = firsts[part] + own
-                    self._places[first] = part, own
-                    rate = Fraction(*index[f"{own}.rate"].tolist())
-                    self._index[first] = index[name], index[f"{own}.times_s"], rate
+                    local_first = int(name.removesuffix(".shown"))
+                    first = firsts[part] + local_first
+                    self._places[first] = part, local_first
+                    rate = Fraction(*index[f"{local_first}.rate"].tolist())
+                    self._index[first] = index[name], index[f"{local_first}.times_s"], rate
 
     def __contains__(self, span: object) -> bool:
         """Return whether exactly this span was encoded, frame for frame."""
@@ -83,10 +83,10 @@ class PartClips:
         shown, times_s, rate = self._index[span.first]
         line = self._line
         # Samples weigh frames by times that are the same to the last bit.
-        known = rate == line.clip_rate(span.first, span.last) and np.array_equal(
+        same_timing = rate == line.clip_rate(span.first, span.last) and np.array_equal(
             times_s, line.times_s[span.first : span.last + 1]
         )
-        return known and shows(shown, span, line)
+        return same_timing and shows(shown, span, line)
 
     def get(self, span: Span, /) -> bytes | None:
         """Return a span as an MP4 file of pictures only, index last, or None when it was not encoded."""
@@ -94,9 +94,11 @@ class PartClips:
 
     def collected(self, span: Span) -> ClipPictures:
         """Return the samples that were collected from a span that was encoded."""
-        found = self._clip(span)
-        motion = SpanMotion(found.get("motion"), found.get("motion_local"), bool(found["vectors_missing"][0]))
-        return ClipPictures(found["pictures"], found["times_s"], motion)
+        arrays = self._clip(span)
+        motion = SpanMotion(
+            arrays.get("motion"), arrays.get("motion_local"), bool(arrays["vectors_missing"][0])
+        )
+        return ClipPictures(arrays["pictures"], arrays["times_s"], motion)
 
     def _clip(self, span: Span) -> dict[str, NDArray[Any]]:
         return self._store.arrays(_CLIP, *self._places[span.first])

@@ -142,17 +142,17 @@ def scan_part(
             stream,
         ),
     ):
-        found = probe(container, stream, limits)
+        header = probe(container, stream, limits)
         begin_pts = None if part.number == 0 else enter(container, stream, _ticks(stream, part.begin_s))
         noting = NotingDemuxer(container, choose_sound(container) if config.cut.audio == "keep" else None)
         packets = _Packets(noting, end_pts)
         decoder = Decoder(cast(InputContainer, packets), stream, limits)
         inverts = limits.interlaced == "deinterlace"
-        fields = FieldDifferences(found.rate if inverts else None, trial=part.number == 0)
+        fields = FieldDifferences(header.rate if inverts else None, trial=part.number == 0)
         comb = CombMeter() if limits.interlaced != "keep" else None
-        frames = _Frames(found.codec, end_pts)
+        frames = _Frames(header.codec, end_pts)
         scale = Scaler(PICTURE)
-        ahead = _Ahead(stack, found, config, stream, container.size, part, segments)
+        ahead = _Ahead(stack, header, config, stream, container.size, part, segments)
         for frame in decoder.frames():
             if begin_pts is not None and not frames.seen:
                 # Leading frames belong to the part before.
@@ -180,7 +180,7 @@ def scan_part(
             raise SourceError("some of it is interlaced")
         if comb is not None and comb.some():
             raise SourceError("some of it is interlaced without a mark")
-        if found.codec in _REORDERING and frames.pts.tolist() != packets.shown(begin_pts, end_pts):
+        if header.codec in _REORDERING and frames.pts.tolist() != packets.shown(begin_pts, end_pts):
             raise SourceError("its frames do not follow its packets")
         keep(ahead.size, ahead.clips(frames, end_pts is None))
         return frames.signals(packets, fields, decoder.interlaced)
@@ -192,25 +192,25 @@ class _Ahead:
     def __init__(
         self,
         stack: ExitStack,
-        found: Probe,
+        header: Probe,
         config: SourceStageConfig,
         stream: VideoStream,
         source_bytes: int,
         part: Part,
         segments: Sequence[Segment],
     ) -> None:
-        fps = float(found.rate or 25)
+        fps = float(header.rate or 25)
         # A guess needs no network.
         guesses = "colour" if config.shots.detector == "hybrid" else config.shots.detector
         guessed = config.model_copy(update={"shots": config.shots.model_copy(update={"detector": guesses})})
         self._detector = detector_for(guessed, fps, segments)
         self._samples = SampleEmbeddings(stitch_for(config, segments), fps)
         self._lookahead = lookahead_of(
-            self._detector, self._samples, found, config, segments, within=part.number > 0
+            self._detector, self._samples, header, config, segments, within=part.number > 0
         )
         self._encoder: LookaheadEncoder | None = None
         self.size: Geometry | None = None  # of clips, by the first frame of this part
-        self._stack, self._found, self._config = stack, found, config
+        self._stack, self._found, self._config = stack, header, config
         self._time_base, self._source_bytes = stream.time_base or Fraction(1, 1000), source_bytes
         self._begin_pts = stream.start_time  # where it is not the first frame's, no clip is used
         self._pushed, self._most_behind = 0, _MOST_BEHIND_S * fps
@@ -220,7 +220,7 @@ class _Ahead:
             return
         if self._encoder is None:
             self.size = size_at([shape], 0, geometry(frame, None, self._config.cut.max_bits))
-            made = encode_ahead(
+            encoder = encode_ahead(
                 self._lookahead,
                 self.size,
                 self._found,
@@ -229,7 +229,7 @@ class _Ahead:
                 self._config,
                 self._begin_pts,
             )
-            self._encoder = self._stack.enter_context(made)
+            self._encoder = self._stack.enter_context(encoder)
         self._detector.push(picture)
         self._samples.push(self._pushed, picture)
         self._encoder.push(frame)
@@ -257,10 +257,12 @@ class _Ahead:
     def _line(self, frames: _Frames) -> FrameTimes:
         """Return the times of the last part of a source, as those of the whole will be."""
         last, rate, max_fps = frames.durations[-1] or None, self._found.rate, self._config.cut.max_fps
-        own = timeline(list(frames.pts), self._time_base, last, rate, (), max_fps, durations=frames.durations)
-        last_s = float(last * self._time_base) if last and not own.constant else 1 / float(own.rate)
+        line = timeline(
+            list(frames.pts), self._time_base, last, rate, (), max_fps, durations=frames.durations
+        )
+        last_s = float(last * self._time_base) if last and not line.constant else 1 / float(line.rate)
         times_s = (np.array(frames.pts, np.float64) - (self._begin_pts or 0)) * float(self._time_base)
-        return replace(own, times_s=np.append(times_s, times_s[-1] + last_s))
+        return replace(line, times_s=np.append(times_s, times_s[-1] + last_s))
 
 
 def _key_pts(file: BinaryIO, config: SourceStageConfig, near_s: float) -> int:
@@ -386,9 +388,9 @@ class _Frames:
 
 def _checksum(frame: VideoFrame) -> int:
     """Return a checksum of the stored samples, without what pads their rows."""
-    found = 0
+    checksum = 0
     wide = 2 if any(component.bits > 8 for component in frame.format.components) else 1
     for plane in frame.planes:
         rows = np.frombuffer(memoryview(plane), np.uint8, plane.height * plane.line_size)
-        found = zlib.crc32(rows.reshape(plane.height, -1)[:, : plane.width * wide].tobytes(), found)
-    return found
+        checksum = zlib.crc32(rows.reshape(plane.height, -1)[:, : plane.width * wide].tobytes(), checksum)
+    return checksum

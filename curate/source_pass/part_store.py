@@ -55,32 +55,32 @@ class PartStore:
     folder: str
     count: int
 
-    def note(self, step: str, number: int = 0) -> StepNote | None:
+    def note(self, step: str, part_index: int = 0) -> StepNote | None:
         """Return the note of a step, or None where it has not ended."""
-        values = self.ledger.read_note(self._name(step, number))
+        values = self.ledger.read_note(self._name(step, part_index))
         return None if values is None else from_json(StepNote, values)
 
-    def end(self, step: str, number: int, note: StepNote, arrays: Arrays | None = None) -> None:
+    def end(self, step: str, part_index: int, note: StepNote, arrays: Arrays | None = None) -> None:
         """Record that a step has ended, with the arrays that it made."""
         if arrays is not None:
-            self.put(step, number, arrays)
-        self.ledger.write_note(self._name(step, number), to_json(note))
+            self.put(step, part_index, arrays)
+        self.ledger.write_note(self._name(step, part_index), to_json(note))
 
-    def put(self, kind: str, number: int, arrays: Arrays, item: int | None = None) -> None:
+    def put(self, kind: str, part_index: int, arrays: Arrays, item: int | None = None) -> None:
         """Write arrays of a part, or of one item in it."""
-        self.ledger.write_table(self._name(kind, number, item), _to_table(arrays))
+        self.ledger.write_table(self._name(kind, part_index, item), _to_table(arrays))
 
-    def arrays(self, kind: str, number: int = 0, item: int | None = None) -> dict[str, NDArray[Any]]:
+    def arrays(self, kind: str, part_index: int = 0, item: int | None = None) -> dict[str, NDArray[Any]]:
         """Return arrays that were put, or none."""
-        table = self.ledger.read_table(self._name(kind, number, item))
+        table = self.ledger.read_table(self._name(kind, part_index, item))
         return {} if table is None else _from_table(table)
 
     def drop(self) -> None:
         """Remove all that is known of the source's parts, in any number of them."""
         self.ledger.storage.delete_tree(f"{LEDGER}{self.folder}")
 
-    def _name(self, kind: str, number: int, item: int | None = None) -> str:
-        name = f"{self.folder}{self.count}/{kind}-{number:04d}"
+    def _name(self, kind: str, part_index: int, item: int | None = None) -> str:
+        name = f"{self.folder}{self.count}/{kind}-{part_index:04d}"
         return name if item is None else f"{name}/{item}"
 
 
@@ -88,11 +88,11 @@ def _to_table(arrays: Arrays) -> pa.Table:
     rows: Sequence[dict[str, Any]] = [
         {
             "name": name,
-            "dtype": one.dtype.str,
-            "shape": one.shape,
-            "data": np.ascontiguousarray(one).tobytes(),
+            "dtype": array.dtype.str,
+            "shape": array.shape,
+            "data": np.ascontiguousarray(array).tobytes(),
         }
-        for name, one in arrays.items()
+        for name, array in arrays.items()
     ]
     schema = [
         ("name", pa.string()),

@@ -57,31 +57,31 @@ def source_parts(file: BinaryIO, config: SourceStageConfig, part_s: float) -> tu
     file.seek(0)
     try:
         with open_video(file, max_pixels=limits.max_width * limits.max_height) as (container, stream):
-            found = probe(container, stream, limits)
+            header = probe(container, stream, limits)
     except SourceError:
         return ()
-    promised_s = found.promised_s or 0.0
-    if promised_s < 2 * part_s or _whole(found, config) is not None:
+    promised_s = header.promised_s or 0.0
+    if promised_s < 2 * part_s or _whole(header, config) is not None:
         return ()
-    fps = min(float(found.rate or 25), _HIGHEST_FPS)
+    fps = min(float(header.rate or 25), _HIGHEST_FPS)
     count = int(max(promised_s / part_s, promised_s * fps / PART_FRAMES))
-    edges_s = [number * promised_s / count for number in range(count)]
+    edges_s = [index * promised_s / count for index in range(count)]
     ends_s = [*edges_s[1:], None]
-    return tuple(Part(number, count, edges_s[number], ends_s[number]) for number in range(count))
+    return tuple(Part(index, count, edges_s[index], ends_s[index]) for index in range(count))
 
 
-def _whole(found: Probe, config: SourceStageConfig) -> str | None:
+def _whole(header: Probe, config: SourceStageConfig) -> str | None:
     """Return why a source stays whole, by its header and the configuration, or None."""
-    if found.container not in CONTAINERS:
+    if header.container not in CONTAINERS:
         return "its container holds no index of key frames, or no exact time stamps"
-    if found.codec not in CODECS:
+    if header.codec not in CODECS:
         return "key frames of its codec do not end all references to earlier frames"
-    if found.interlaced and config.probe.interlaced == "deinterlace":
+    if header.interlaced and config.probe.interlaced == "deinterlace":
         return "deinterlacing looks at the frames around"
-    if found.metadata.get("alpha_mode") == "1":
+    if header.metadata.get("alpha_mode") == "1":
         return "its decoder with alpha is another one"
     if config.cut.mode != "encode":
         return "packets are copied only in a pass over the whole"
-    if make_detector(config.shots, float(found.rate or 25)).analysis_size != PICTURE:
+    if make_detector(config.shots, float(header.rate or 25)).analysis_size != PICTURE:
         return "its detector looks at other pictures than those that parts hand on"
     return None

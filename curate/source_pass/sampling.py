@@ -41,9 +41,9 @@ class FrameStats:
     @classmethod
     def of_values(cls, luma: list[float], steps: list[float]) -> Self:
         """Return the statistics of a source whose `values` are known."""
-        known = cls()
-        known._luma, known._steps = luma, steps
-        return known
+        stats = cls()
+        stats._luma, stats._steps = luma, steps
+        return stats
 
     def push(self, picture: NDArray[np.uint8]) -> None:
         """Take the next shown frame, uint8 [36, 64, 3] RGB; the picture is kept for a while."""
@@ -57,8 +57,8 @@ class FrameStats:
         luma: NDArray[np.float32] = np.stack(self._waiting).astype(np.float32) @ _LUMA
         before = luma[:1] if self._last is None else self._last[None]
         moved = np.abs(luma - np.concatenate([before, luma[:-1]]))
-        for found, values in ((self._luma, luma), (self._steps, moved)):
-            found += values.reshape(len(luma), -1).mean(axis=1).tolist()
+        for series, values in ((self._luma, luma), (self._steps, moved)):
+            series += values.reshape(len(luma), -1).mean(axis=1).tolist()
         self._last = luma[-1]
         self._waiting.clear()
 

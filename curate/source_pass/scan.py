@@ -136,8 +136,8 @@ def shots(
 ) -> list[Transition]:
     """End a detector, and return the transitions of its source that clips may not cross."""
     changes = [shape.first for shape in line.shapes[1:]]
-    found = stitch(detector.finish(), samples, line.frames, config.stitch)
-    return with_cuts(found, sorted({*line.breaks, *changes}))
+    transitions = stitch(detector.finish(), samples, line.frames, config.stitch)
+    return with_cuts(transitions, sorted({*line.breaks, *changes}))
 
 
 def detector_for(config: SourceStageConfig, fps: float, segments: Sequence[Segment]) -> ShotDetector:
@@ -176,25 +176,25 @@ def scan(file: BinaryIO, config: SourceStageConfig, segments: Sequence[Segment] 
 def _scan(file: BinaryIO, config: SourceStageConfig, segments: Sequence[Segment], stack: ExitStack) -> Scan:
     file.seek(0)
     limits = config.probe
-    most = limits.max_width * limits.max_height
-    with open_video(file, max_pixels=most, motion_vectors=True) as (container, stream):
-        found = probe(container, stream, limits)
-        fps = float(found.rate or 25)
+    max_pixels = limits.max_width * limits.max_height
+    with open_video(file, max_pixels=max_pixels, motion_vectors=True) as (container, stream):
+        header = probe(container, stream, limits)
+        fps = float(header.rate or 25)
         detector = detector_for(config, fps, segments)
         scale = Scaler(PICTURE)
         # Stitching and the scores need one size; a network may need another.
         own_scale = scale if detector.analysis_size == PICTURE else Scaler(detector.analysis_size)
         samples = SampleEmbeddings(stitch_for(config, segments), fps)
         stats = FrameStats()
-        lookahead = lookahead_of(detector, samples, found, config, segments)
+        lookahead = lookahead_of(detector, samples, header, config, segments)
         ahead: LookaheadEncoder | None = None
-        trims = config.cut.trim_s > 0 and config.cut.mode != "encode" and found.container != "avi"
+        trims = config.cut.trim_s > 0 and config.cut.mode != "encode" and header.container != "avi"
         noted = NotedPackets(stream) if trims else None
         sound = choose_sound(container) if config.cut.audio == "keep" else None
         packets = NotingDemuxer(container, sound, noted.take if noted is not None else None)
         decoder = Decoder(cast(InputContainer, packets), stream, limits)
         inverts = limits.interlaced == "deinterlace" and config.cut.mode != "copy"
-        fields = FieldDifferences(found.rate if inverts else None)
+        fields = FieldDifferences(header.rate if inverts else None)
         comb = CombMeter() if limits.interlaced != "keep" else None
         pts: list[int | None] = []
         durations = array("q")
@@ -208,7 +208,7 @@ def _scan(file: BinaryIO, config: SourceStageConfig, segments: Sequence[Segment]
                     noted.begin(frame)
                 if lookahead is not None:
                     ahead = stack.enter_context(
-                        encode_ahead(lookahead, size, found, time_base, container.size, config)
+                        encode_ahead(lookahead, size, header, time_base, container.size, config)
                     )
             pts.append(frame.pts)
             durations.append(frame.duration or 0)
@@ -229,11 +229,11 @@ def _scan(file: BinaryIO, config: SourceStageConfig, segments: Sequence[Segment]
             raise SourceError(words)
         if size is None:
             raise SourceError(without_frames(file))
-        unmarked = None if comb is None or decoder.interlaced else comb.order(found.interlaced)
+        unmarked = None if comb is None or decoder.interlaced else comb.order(header.interlaced)
         if unmarked is not None and limits.interlaced == "reject":
             raise SourceError("is interlaced without a mark; probe.interlaced is set to reject it")
         decoded = Decoded(
-            found,
+            header,
             pts,
             durations,
             time_base,
@@ -250,7 +250,7 @@ def _scan(file: BinaryIO, config: SourceStageConfig, segments: Sequence[Segment]
         if ahead is not None:
             ahead.finish(line)
         return Scan(
-            replace(found, promised_s=decoded.promised_s(line)),
+            replace(header, promised_s=decoded.promised_s(line)),
             line,
             transitions,
             size,
@@ -266,9 +266,9 @@ def _scan(file: BinaryIO, config: SourceStageConfig, segments: Sequence[Segment]
 
 def _remark(line: FrameTimes, combed: bool, transparent: bool) -> str:
     """Return in words what is done to pictures, or left undone, that no mark of the source asks for."""
-    said = [TRANSPARENT] if transparent else []
+    remarks = [TRANSPARENT] if transparent else []
     if line.unmarked is not None:
-        said.append(DEINTERLACED)
+        remarks.append(DEINTERLACED)
     elif combed and line.pulldown is None:
-        said.append(PARTLY_COMBED)
-    return "; ".join(said)
+        remarks.append(PARTLY_COMBED)
+    return "; ".join(remarks)

@@ -137,28 +137,28 @@ class SplitCut:
             joined_note = store.note(JOIN)
         if joined_note is None or joined_note.fault or not _same_file([*scans.values(), joined_note]):
             return self._whole(source)
-        joined = Joined.read(store)
-        records = self.cut.planned(source, joined.sha256, joined.spans)
-        cuts = self._left(source, store, "cut", [part for part in parts if joined.wanted(part, records)])
+        merged = Joined.read(store)
+        records = self.cut.planned(source, merged.sha256, merged.spans)
+        cuts = self._left(source, store, "cut", [part for part in parts if merged.wanted(part, records)])
         if isinstance(cuts, SplitOutcome):
             return cuts
         if not _same_file([joined_note, *cuts.values()]):
             return self._whole(source)
-        return self._assembled(source, store, joined, records, [*scans.values(), joined_note], cuts)
+        return self._assembled(source, store, merged, records, [*scans.values(), joined_note], cuts)
 
     def _left(
         self, source: SourceRef, store: PartStore, step: PartStep, parts: Sequence[Part]
     ) -> dict[int, StepNote] | SplitOutcome:
         """Return the notes of a step of all parts, or what comes instead: steps left to do, or the source whole."""
         notes = {part.number: store.note(step, part.number) for part in parts}
-        ended = {number: note for number, note in notes.items() if note is not None}
+        ended = {part_index: note for part_index, note in notes.items() if note is not None}
         lost = next((note.lost for note in ended.values() if note.lost), None)
         if lost is not None:
             return SplitOutcome(failed_source(source, "worker", lost), in_parts=True)
         if any(note.fault for note in ended.values()):
             return self._whole(source)
-        left = tuple(PartTask(source, step, part) for part in parts if notes[part.number] is None)
-        return SplitOutcome(parts=left) if left else ended
+        remaining = tuple(PartTask(source, step, part) for part in parts if notes[part.number] is None)
+        return SplitOutcome(parts=remaining) if remaining else ended
 
     def _whole(self, source: SourceRef) -> SplitOutcome:
         return SplitOutcome(self.cut(source), in_parts=True)
@@ -167,31 +167,31 @@ class SplitCut:
         self,
         source: SourceRef,
         store: PartStore,
-        joined: Joined,
+        merged: Joined,
         records: Sequence[Record],
         before: Sequence[StepNote],
         cuts: dict[int, StepNote],
     ) -> SplitOutcome:
-        made = {
+        cut_records = {
             record.part: record
             for note in cuts.values()
             for record in source_summary(note.found["summary"]).records
         }
-        if sum(record.clip_bytes for record in made.values()) > most_bytes(
-            joined.source_bytes, self.cut.config.probe
+        if sum(record.clip_bytes for record in cut_records.values()) > most_bytes(
+            merged.source_bytes, self.cut.config.probe
         ):
             return self._whole(source)  # it says which clips are left out
         arrays: dict[str, NDArray[Any]] = {}
-        for number in sorted(cuts):
-            arrays |= store.arrays("cut", number)
+        for part_index in sorted(cuts):
+            arrays |= store.arrays("cut", part_index)
         if arrays:
             self.cut.ledger.write_arrays(arrays_name(source, self.cut.fingerprint), arrays)
         notes = [*before, *cuts.values()]
         summary = SourceSummary(
-            tuple(made.get(record.part, record) for record in records),
+            tuple(cut_records.get(record.part, record) for record in records),
             sum(note.cpu_s for note in notes),
-            joined.tags,
-            joined.size.width * joined.size.height * float(joined.timeline.times_s[-1]),
+            merged.tags,
+            merged.size.width * merged.size.height * float(merged.timeline.times_s[-1]),
             sum(note.seconds for note in notes),
             dict(ADDED) or None,
         )
@@ -205,28 +205,31 @@ class SplitCut:
         function: Callable[[BinaryIO, SourceRef, Part], Found],
     ) -> str | None:
         """Do a step and record its end; return why the source has to stay whole, or None."""
-        store, number = self._store(source, part.count), part.number
+        store, part_index = self._store(source, part.count), part.number
         began, began_s = time.monotonic(), time.process_time()
-        label = f"{step} of part {number + 1} of {part.count}" if step != JOIN else "parts joined"
-        identity = f"{source_id(source)}-{step}-{number}"
+        label = f"{step} of part {part_index + 1} of {part.count}" if step != JOIN else "parts joined"
+        identity = f"{source_id(source)}-{step}-{part_index}"
         try:
             with self._opened(source) as (file, state):
                 size = source.size // part.count if step != JOIN else source.size
                 noting = noted(
-                    file, self.cut.ledger, identity, source.uri, size, part=label, begin=number * size
+                    file, self.cut.ledger, identity, source.uri, size, part=label, begin=part_index * size
                 )
                 with noting as watched:
-                    found, arrays = function(watched, source, part)
+                    note_values, arrays = function(watched, source, part)
                 if file_state(file) is not None and _texts(file_state(file)) != state:
                     raise SourceError("changed while it was read")
         except Exception as error:  # noqa: BLE001 - those that are no fault of the source are raised again
             fault = fault_of(error)[1]
-            store.end(step, number, StepNote(fault=fault))
+            store.end(step, part_index, StepNote(fault=fault))
             return fault
         spent = StepNote(
-            cpu_s=time.process_time() - began_s, seconds=time.monotonic() - began, file=state, found=found
+            cpu_s=time.process_time() - began_s,
+            seconds=time.monotonic() - began,
+            file=state,
+            found=note_values,
         )
-        store.end(step, number, spent, arrays)
+        store.end(step, part_index, spent, arrays)
         return None
 
     def _scan(self, file: BinaryIO, source: SourceRef, part: Part) -> Found:
@@ -237,29 +240,29 @@ class SplitCut:
         return signals.values(), signals.arrays()
 
     def _join(self, file: BinaryIO, source: SourceRef, part: Part) -> Found:
-        joined = join(
+        merged = join(
             file, self.cut.config, part.count, self._store(source, part.count), SOUND_S, source.segments
         )
-        return joined.values(), joined.arrays()
+        return merged.values(), merged.arrays()
 
     def _cut(self, file: BinaryIO, source: SourceRef, part: Part) -> Found:
         store = self._store(source, part.count)
-        joined = Joined.read(store)
-        line = joined.timeline
-        records = self.cut.planned(source, joined.sha256, joined.spans)
-        ahead = PartClips(store, part.number, joined.firsts, line, joined.size)
+        merged = Joined.read(store)
+        line = merged.timeline
+        records = self.cut.planned(source, merged.sha256, merged.spans)
+        ahead = PartClips(store, part.number, merged.firsts, line, merged.size)
         arrays: dict[str, NDArray[Any]] = {}
-        made: list[Record] = []
-        wanted = [(joined.spans[place], records[place]) for place in joined.wanted(part, records)]
+        cut_records: list[Record] = []
+        to_cut = [(merged.spans[index], records[index]) for index in merged.wanted(part, records)]
         # Where clips lie ready only their sound is read; the others have a decoder of their own.
-        for _, run in groupby(wanted, lambda one: one[0] in ahead):
+        for _, run in groupby(to_cut, lambda pair: pair[0] in ahead):
             spans, planned = zip(*run, strict=True)
             near_s = float(line.times_s[spans[0].first]) - SOUND_S
-            entry = Entry(near_s, joined.begin_pts) if near_s > 0 else None
-            made += self.cut.made(file, joined, joined.codec, spans, planned, arrays, ahead, entry)
-        if failed := next((record for record in made if record.state == "failed"), None):
+            entry = Entry(near_s, merged.begin_pts) if near_s > 0 else None
+            cut_records += self.cut.made(file, merged, merged.codec, spans, planned, arrays, ahead, entry)
+        if failed := next((record for record in cut_records if record.state == "failed"), None):
             raise SourceError(f"a clip failed: {failed.reason}")
-        return {"summary": to_json(SourceSummary(tuple(made)))}, arrays
+        return {"summary": to_json(SourceSummary(tuple(cut_records)))}, arrays
 
     @contextmanager
     def _opened(self, source: SourceRef) -> Iterator[tuple[BinaryIO, tuple[str, ...]]]:
@@ -270,8 +273,8 @@ class SplitCut:
             raise SourceError(str(error)) from error
         with one_thread(), storage.open(name) as file, whole_reads(file):
             state = file_state(file)
-            if state is None and (there := storage.stat(name)) is not None:
-                yield file, (str(there.size), there.version)
+            if state is None and (info := storage.stat(name)) is not None:
+                yield file, (str(info.size), info.version)
             else:
                 yield file, _texts(state)
 

@@ -60,21 +60,23 @@ class SourceStage:
                 continue
             source = task.source
             began = time.monotonic()
-            found = self._outcome(source)
-            if found.undone:
-                yield UndoneSource(source.uri, found.undone, found.retries)
+            outcome = self._outcome(source)
+            if outcome.undone:
+                yield UndoneSource(source.uri, outcome.undone, outcome.retries)
                 continue
-            if found.summary is None:
-                yield WaitingSource(task, found.parts, found.retries)
+            if outcome.summary is None:
+                yield WaitingSource(task, outcome.parts, outcome.retries)
                 continue
-            seconds = time.monotonic() - began + (found.summary.seconds or 0.0)
-            summary = replace(found.summary, seconds=seconds)
+            seconds = time.monotonic() - began + (outcome.summary.seconds or 0.0)
+            summary = replace(outcome.summary, seconds=seconds)
             self.cut.ledger.close(STAGE, self.cut.fingerprint, source_id(source), summary)
-            if found.in_parts:
+            if outcome.in_parts:
                 self._split.drop(source)
-            yield ClosedSource(source.uri, summary, found.retries)
+            yield ClosedSource(source.uri, summary, outcome.retries)
             if task.todo:
-                clips = (clip_task(source, summary, one) for one in summary.records if one.state == "kept")
+                clips = (
+                    clip_task(source, summary, record) for record in summary.records if record.state == "kept"
+                )
                 yield from filter(self.wanted, (replace(clip, todo=task.todo) for clip in clips))
 
     @property
@@ -84,48 +86,48 @@ class SourceStage:
     def _outcome(self, source: SourceRef) -> SplitOutcome:
         if not self.isolate:
             return self._split(source)
-        found = self._child()(source)
-        if isinstance(found, Quarantined):
-            if undone := self._killed(source_id(source), found):
+        reply = self._child()(source)
+        if isinstance(reply, Quarantined):
+            if undone := self._killed(source_id(source), reply):
                 return SplitOutcome(undone=undone)
             return SplitOutcome(
-                failed_source(source, "worker", found.reason), in_parts=self.part_s is not None
+                failed_source(source, "worker", reply.reason), in_parts=self.part_s is not None
             )
-        return found[0]
+        return reply[0]
 
     def _part(self, task: PartTask) -> DonePart | UndoneSource:
         """Scan or cut one part of a long source."""
         if not self.isolate:
             outcome = self._split(task)
         else:
-            found = self._child()(task)
-            if isinstance(found, Quarantined):
+            reply = self._child()(task)
+            if isinstance(reply, Quarantined):
                 source, part = task.source, task.part.number
-                if undone := self._killed(f"{source_id(source)}-{task.step}-{part}", found):
+                if undone := self._killed(f"{source_id(source)}-{task.step}-{part}", reply):
                     return UndoneSource(source.uri, undone)
-                self._split.lose(task, found.reason)
+                self._split.lose(task, reply.reason)
                 return DonePart(task)
-            outcome = found[0]
+            outcome = reply[0]
         if outcome.undone:
             return UndoneSource(task.source.uri, outcome.undone, outcome.retries)
         return DonePart(task, outcome.fault, outcome.retries)
 
-    def _killed(self, identity: str, found: Quarantined) -> str:
+    def _killed(self, identity: str, quarantine: Quarantined) -> str:
         """Return why a task is left undone whose processes somebody else killed; "" where the task is at fault.
 
         The kernel kills where memory runs out, and that may be another program's doing. So a task is at fault only in
         the second run that loses it in this way while the machine has memory left.
         """
-        if not found.killed:
+        if not quarantine.killed:
             return ""
         ledger, name = self.cut.ledger, f"{KILLED}{identity}"
         runs = ledger.read_note(name) or 0
         if is_low_on_memory():
-            return f"{found.reason} until the next run, since this machine has hardly any memory left"
+            return f"{quarantine.reason} until the next run, since this machine has hardly any memory left"
         if runs + 1 >= _MOST_KILLED_RUNS:
             return ""
         ledger.write_note(name, runs + 1)
-        return f"{found.reason} until the next run; it fails if that loses it in the same way"
+        return f"{quarantine.reason} until the next run; it fails if that loses it in the same way"
 
     def _child(self) -> "Isolated[SourceRef | PartTask, SplitOutcome]":
         split = self._split

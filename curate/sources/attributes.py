@@ -15,15 +15,15 @@ MAX_NAME_CHARS = 100
 _SPELLINGS = {"license": "licence"}
 
 
-def attributes_of(said: Mapping[str, Any]) -> dict[str, str]:
+def attributes_of(columns: Mapping[str, Any]) -> dict[str, str]:
     """Return columns as attributes; binary and large nested values are left out."""
-    found: dict[str, str] = {}
-    for name, value in said.items():
+    attributes: dict[str, str] = {}
+    for name, value in columns.items():
         text = _text(value)
         name = _SPELLINGS.get(name.lower(), name.lower() if name.lower() == "licence" else name)
-        if text and name and len(name) <= MAX_NAME_CHARS and len(found) < MAX_ATTRIBUTES:
-            found.setdefault(clean(name), clean(text[:MAX_ATTRIBUTE_CHARS]))
-    return found
+        if text and name and len(name) <= MAX_NAME_CHARS and len(attributes) < MAX_ATTRIBUTES:
+            attributes.setdefault(clean(name), clean(text[:MAX_ATTRIBUTE_CHARS]))
+    return attributes
 
 
 def number_text(value: Any) -> Any:

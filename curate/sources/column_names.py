@@ -66,7 +66,7 @@ def may_hold_spans(column: str) -> bool:
 def names_spans(column: str) -> bool:
     """Return True if a column of this name may hold spans."""
     name = plain_name(column)
-    patterns = (PAIRS, FRAME_PAIRS, NESTED, *(one for sides in _SIDES.values() for one in sides))
+    patterns = (PAIRS, FRAME_PAIRS, NESTED, *(pattern for sides in _SIDES.values() for pattern in sides))
     return any(pattern.fullmatch(name) for pattern in patterns)
 
 

@@ -62,34 +62,34 @@ class InvalidEntry:
     reason: str
 
 
-def entry_of(record: Record, place: str, key: str = "") -> ListEntry | InvalidEntry:
+def entry_of(record: Record, label: str, key: str = "") -> ListEntry | InvalidEntry:
     """Return the entry that a row stands for, or the reason why it names no source.
 
     Args:
         record: Columns of the row.
-        place: Line or entry, for messages.
+        label: Line or entry, for messages.
         key: Name of the row in an object of films; "" for none.
     """
-    said = {name.strip(): value for name, value in record.items() if isinstance(name, str)}
-    path, ids = _pop_path(said)
+    columns = {name.strip(): value for name, value in record.items() if isinstance(name, str)}
+    path, ids = _pop_path(columns)
     try:
-        said = with_caption_text(said)
-        if key and key not in said.values():
-            said.setdefault("key" if path else "video_id", key)
-        spans, rest = spans_of(said)
+        columns = with_caption_text(columns)
+        if key and key not in columns.values():
+            columns.setdefault("key" if path else "video_id", key)
+        spans, rest = spans_of(columns)
     except SpanError as error:
-        return InvalidEntry(place, f"(key {key!r}) {error}" if key else str(error))
-    path, ids = _without_path(path, ids, said, key, bool(spans))
+        return InvalidEntry(label, f"(key {key!r}) {error}" if key else str(error))
+    path, ids = _without_path(path, ids, columns, key, bool(spans))
     if not path:
-        return InvalidEntry(place, f"has no path; name the column one of {', '.join(PATH_COLUMNS)}")
+        return InvalidEntry(label, f"has no path; name the column one of {', '.join(PATH_COLUMNS)}")
     if spans:
         shared, fps = attributes_of(rest), _rate(rest)
         segments = tuple(_segment(span, shared, fps) for span in spans)
-        return checked(ListEntry(path, segments=segments, ids=ids, place=place))
-    column = next((name for name in said if name.lower() == "caption"), None)
-    text = "" if column is None else first_text(_unlisted(said.pop(column)))
+        return checked(ListEntry(path, segments=segments, ids=ids, place=label))
+    column = next((name for name in columns if name.lower() == "caption"), None)
+    text = "" if column is None else first_text(_unlisted(columns.pop(column)))
     caption = clean(text[:MAX_CAPTION_CHARS]) or None
-    return checked(ListEntry(path, caption, attributes_of(said), ids=ids, place=place))
+    return checked(ListEntry(path, caption, attributes_of(columns), ids=ids, place=label))
 
 
 def names_film(row: Record) -> bool:
@@ -98,7 +98,7 @@ def names_film(row: Record) -> bool:
 
 
 def _without_path(
-    path: str, ids: tuple[str, ...], said: Record, key: str, has_spans: bool
+    path: str, ids: tuple[str, ...], columns: Record, key: str, has_spans: bool
 ) -> tuple[str, tuple[str, ...]]:
     """Return path and IDs of a row; where it has no path, those by its key, or by the ID of its clip.
 
@@ -114,7 +114,7 @@ def _without_path(
         page = _PAGE.match(key)
         ids = (page[1] if page else key,)
     elif not ids and not has_spans:
-        clip = next((value for name, value in said.items() if plain_name(name) == "clipid"), None)
+        clip = next((value for name, value in columns.items() if plain_name(name) == "clipid"), None)
         ids = (clean(clip.strip()),) if isinstance(clip, str) and clip.strip() else ()
     if key:  # ActivityNet's files are called v_ID, and those that other tools fetch by the ID
         ids = tuple(dict.fromkeys(chain(ids, map(_other_name, ids))))
@@ -128,29 +128,35 @@ def _other_name(film: str) -> str:
     return film[2:] if film.startswith("v_") and len(film) == _ID_CHARS + 2 else film
 
 
-def _pop_path(said: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
+def _pop_path(columns: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
     """Return the path of an entry, whose column is removed, and the IDs under which its file is to be found."""
-    by_name = {name.lower(): name for name in reversed(said)}
+    by_name = {name.lower(): name for name in reversed(columns)}
     column = next(
-        (by_name[name] for name in PATH_COLUMNS if name in by_name and said.get(by_name[name])), None
+        (by_name[name] for name in PATH_COLUMNS if name in by_name and columns.get(by_name[name])), None
     )
-    value = None if column is None else said[column]
+    value = None if column is None else columns[column]
     page = _PAGE.match(value.strip()) if isinstance(value, str) else None
     if column is not None and page is None:
-        del said[column]
+        del columns[column]
         return (clean(value.strip()), ()) if isinstance(value, str) else ("", ())
     if page:  # beside it Koala-36M has the ID of a clip, not of the film
         return page[1], (page[1],)
-    named = {plain_name(name): value for name, value in reversed(said.items())}
-    found = [one.strip() for name in ID_COLUMNS if isinstance(one := named.get(name), str) and one.strip()]
-    ids = tuple(dict.fromkeys(map(clean, found)))
+    named = {plain_name(name): value for name, value in reversed(columns.items())}
+    film_ids = [
+        film_id.strip()
+        for name in ID_COLUMNS
+        if isinstance(film_id := named.get(name), str) and film_id.strip()
+    ]
+    ids = tuple(dict.fromkeys(map(clean, film_ids)))
     return (ids[0], ids) if ids else ("", ())
 
 
 def _segment(span: ListedSpan, shared: dict[str, str], fps: float | None) -> Segment:
     caption = clean((span.caption or "")[:MAX_CAPTION_CHARS]).strip() or None
-    own = {**shared, **attributes_of(span.columns)} if span.columns else shared
-    return Segment(span.start, span.end, span.unit, fps if span.unit == "frame" else None, caption, own)
+    attributes = {**shared, **attributes_of(span.columns)} if span.columns else shared
+    return Segment(
+        span.start, span.end, span.unit, fps if span.unit == "frame" else None, caption, attributes
+    )
 
 
 def _rate(rest: Mapping[str, Any]) -> float | None:
@@ -168,10 +174,12 @@ def _unlisted(value: Any) -> Any:
     if not isinstance(value, str) or not is_literal(value):
         return value
     try:
-        found = literal_of(value)
+        parsed = literal_of(value)
     except ValueError:
         return value
-    return found if isinstance(found, list) and all(isinstance(one, str) for one in found) else value
+    return (
+        parsed if isinstance(parsed, list) and all(isinstance(element, str) for element in parsed) else value
+    )
 
 
 def checked(entry: ListEntry) -> ListEntry | InvalidEntry:

@@ -62,18 +62,18 @@ def walk(root: Path) -> Iterator[FolderEntry]:
     """
     waiting: tuple[list[str], ...] = ([""], [], [])
     entered: set[tuple[int, int]] = set()
-    while rank := next((1 + number for number, some in enumerate(waiting) if some), 0):
+    while rank := next((1 + index for index, some in enumerate(waiting) if some), 0):
         rank -= 1
         folder = waiting[rank].pop()
         try:
-            here, inside = retried(functools.partial(_inside, f"{root}/{folder}"))
+            identity, inside = retried(functools.partial(_inside, f"{root}/{folder}"))
         except OSError as error:
             name = folder.rstrip("/")
             yield FolderEntry(name, _reason(error), rank == _HIDDEN, many=True, undone=is_fault(error))
             continue
-        if here in entered:
+        if identity in entered:
             continue
-        entered.add(here)
+        entered.add(identity)
         for entry in inside:
             hidden = rank == _HIDDEN or entry.name.startswith(".")
             fault, is_folder, undone = _looked_at(entry)
@@ -87,9 +87,9 @@ def walk(root: Path) -> Iterator[FolderEntry]:
 
 def _inside(folder: str) -> tuple[tuple[int, int], list["os.DirEntry[str]"]]:
     """Return the identity of a folder, and its entries."""
-    here = os.stat(folder)  # noqa: PTH116 - pathlib takes deep paths apart each time
+    status = os.stat(folder)  # noqa: PTH116 - pathlib takes deep paths apart each time
     with os.scandir(folder) as entries:
-        return (here.st_dev, here.st_ino), list(entries)
+        return (status.st_dev, status.st_ino), list(entries)
 
 
 def why_no_file(path: str) -> str:

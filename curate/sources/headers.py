@@ -60,10 +60,10 @@ def read_headers(
     def read(source: SourceRef) -> SourceHeader | None:
         child = children.get()
         try:
-            found = child(source)
+            headers = child(source)
         finally:
             children.put(child)
-        return found[0] if not isinstance(found, Quarantined) and found else None
+        return headers[0] if not isinstance(headers, Quarantined) and headers else None
 
     try:
         with ThreadPoolExecutor(workers) as pool:
@@ -84,8 +84,8 @@ class _Header:
         try:
             storage, name = open_object(source.location, self.storage, source.listed_in)
             with storage.open(name) as file, whole_reads(file), open_video(file) as (container, stream):
-                found = probe(container, stream, self.limits)
-                seconds = found.promised_s
+                facts = probe(container, stream, self.limits)
+                seconds = facts.promised_s
                 if seconds is None and container.duration is not None:
                     seconds = container.duration / av.time_base
         except UsageError:  # the name is invalid
@@ -93,11 +93,11 @@ class _Header:
         except Exception as error:  # noqa: BLE001 - fault_of raises errors of the environment again
             fault_of(error)
             return []
-        return [SourceHeader(seconds, found.width * found.height, _effort(found))]
+        return [SourceHeader(seconds, facts.width * facts.height, _effort(facts))]
 
 
-def _effort(found: Probe) -> float:
-    rate = float(found.rate or _FRAMES_PER_S)
-    deep = _DEEP if any(depth in found.pixel_format for depth in ("10", "12", "16")) else 1.0
-    pixels = found.width * found.height * _DECODING.get(found.codec, 1.0) * deep
+def _effort(facts: Probe) -> float:
+    rate = float(facts.rate or _FRAMES_PER_S)
+    deep = _DEEP if any(depth in facts.pixel_format for depth in ("10", "12", "16")) else 1.0
+    pixels = facts.width * facts.height * _DECODING.get(facts.codec, 1.0) * deep
     return rate * (pixels + _FRAME_PIXELS)

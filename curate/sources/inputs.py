@@ -56,11 +56,11 @@ def list_sources(
         RunError: A storage failed, or a web address among the inputs cannot be read.
     """
     inputs = list(inputs)
-    found = NamedSources()
+    merged = NamedSources()
     for text in inputs:
-        for source, place in _expand(text, config, tell):
-            found.add(source, place)
-    sources = found.sources()
+        for source, entry in _expand(text, config, tell):
+            merged.add(source, entry)
+    sources = merged.sources()
     if not sources and all(PurePosixPath(text).suffix.lower() in LIST_SUFFIXES for text in inputs):
         raise UsageError(f"list {', '.join(map(shown, inputs))} names no source; it is empty")
     if not sources:
@@ -94,47 +94,52 @@ def _in_folder(text: str, config: StorageConfig, tell: Callable[[str], object]) 
     storage = open_storage(text, config)
     base = storage.root if text.startswith("file:") else text.rstrip("/")
     hidden = 0
-    others: Counter[str] = Counter()
-    found = None
+    other_suffixes: Counter[str] = Counter()
+    entry = None
     videos: list[SourceRef] = []
     sidecars: defaultdict[str, list[str]] = defaultdict(list)
-    for found, info in _below(storage):
-        uri = f"{base}/{found.path}"
-        suffix = PurePosixPath(found.path).suffix.lower()
+    for entry, info in _below(storage):
+        uri = f"{base}/{entry.path}"
+        suffix = PurePosixPath(entry.path).suffix.lower()
         video = suffix in VIDEO_SUFFIXES
-        if found.hidden:
+        if entry.hidden:
             hidden += video
-        elif found.fault and (video or found.many):
-            videos.append(lost_source(uri, found.fault, found.undone))
+        elif entry.fault and (video or entry.many):
+            videos.append(lost_source(uri, entry.fault, entry.undone))
         elif video:
-            look = functools.partial(storage.stat, found.path)
+            look = functools.partial(storage.stat, entry.path)
             videos.append(source_at(uri, info) if info else looked_up(uri, look))
-        elif (own := PurePosixPath(found.path).suffix) in SIDECAR_SUFFIXES:
-            if info := info or sidecar_of(storage, found.path):
-                sidecars[uri.removesuffix(own)].append(version_of(own, info))
+        elif (exact_suffix := PurePosixPath(entry.path).suffix) in SIDECAR_SUFFIXES:
+            if info := info or sidecar_of(storage, entry.path):
+                sidecars[uri.removesuffix(exact_suffix)].append(version_of(exact_suffix, info))
         else:  # captions are read of .txt and .json in small letters
-            others[suffix if suffix not in SIDECAR_SUFFIXES else own] += 1
-    if found is None:
+            other_suffixes[suffix if suffix not in SIDECAR_SUFFIXES else exact_suffix] += 1
+    if entry is None:
         raise UsageError(
             f"input {text} does not exist or is empty; give a file, a folder, an s3:// prefix, a web address"
             " or a list"
         )
-    _tell_left_out(text, hidden, others, tell)
-    return [with_sidecars(one, sidecars.get(stem_of(one.uri), ())) for one in videos]
+    _tell_left_out(text, hidden, other_suffixes, tell)
+    return [with_sidecars(video, sidecars.get(stem_of(video.uri), ())) for video in videos]
 
 
-def _tell_left_out(text: str, hidden: int, others: Counter[str], tell: Callable[[str], object]) -> None:
+def _tell_left_out(
+    text: str, hidden: int, other_suffixes: Counter[str], tell: Callable[[str], object]
+) -> None:
     if hidden:
         tell(
             f"{hidden} hidden files below {shown(text)} (their names, or those of folders above, start with a dot) were"
             " left out; name them as inputs to include them"
         )
-    if others:
-        most = sorted(others.items(), key=lambda one: (-one[1], one[0]))
-        kinds = ", ".join(f"{kind or 'none'} {count}" for kind, count in most[:_MOST_KINDS])
+    if other_suffixes:
+        by_count = sorted(
+            other_suffixes.items(), key=lambda suffix_count: (-suffix_count[1], suffix_count[0])
+        )
+        kinds = ", ".join(f"{kind or 'none'} {count}" for kind, count in by_count[:_MOST_KINDS])
         tell(
-            f"{others.total()} files below {shown(text)} were left out, since their extension ({kinds}"
-            f"{', ...' if len(others) > _MOST_KINDS else ''}) is none of a video; name videos among them as inputs"
+            f"{other_suffixes.total()} files below {shown(text)} were left out, since their extension ({kinds}"
+            f"{', ...' if len(other_suffixes) > _MOST_KINDS else ''}) is none of a video; name videos among them as"
+            " inputs"
         )
 
 
@@ -143,7 +148,7 @@ def _below(storage: Storage) -> Iterator[tuple[FolderEntry, ObjectInfo | None]]:
     if isinstance(storage, LocalStorage):
         if not os.path.isdir(storage.folder):  # noqa: PTH112 - raises nothing
             raise UsageError(f"input {storage.root} {why_no_file(storage.root)}")
-        yield from ((found, None) for found in walk(storage.folder))
+        yield from ((entry, None) for entry in walk(storage.folder))
     else:
         for item in storage.list():
             yield (

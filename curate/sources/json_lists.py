@@ -39,13 +39,13 @@ def json_entries(file: BinaryIO, name: str) -> Iterator[ListEntry | InvalidEntry
     rows = (
         (key, row) for key, value in table for row in (value if isinstance(value, list) and key else [value])
     )
-    for number, (key, row) in enumerate(rows, 1):
-        place = f"entry {number}"
+    for index, (key, row) in enumerate(rows, 1):
+        label = f"entry {index}"
         if isinstance(row, dict):
-            yield entry_of(row, place, key)
+            yield entry_of(row, label, key)
         else:
             yield InvalidEntry(
-                place, f'{f"(key {key!r}) " if key else ""}is no object like {{"path": "..."}}'
+                label, f'{f"(key {key!r}) " if key else ""}is no object like {{"path": "..."}}'
             )
 
 
@@ -73,10 +73,10 @@ def _document(file: BinaryIO, name: str) -> Any:
 
 
 def _object(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    by_key = dict(pairs)
+    if len(by_key) < len(pairs):
         raise _TwiceError(repr(Counter(key for key, _ in pairs).most_common(1)[0][0]))
-    return found
+    return by_key
 
 
 def _table(value: Any, name: str) -> Sequence[tuple[str, Any]]:

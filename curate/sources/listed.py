@@ -63,8 +63,8 @@ def listed_sources(
             bad = [entry for entry in batch if isinstance(entry, InvalidEntry)]
             wrong, usable = wrong or (bad[0] if bad else None), usable or bool(good)
             for entry in bad:
-                place = f"{shown(uri)}#{entry.place.replace(' ', '=')}"
-                yield SourceRef(place, 0, "", fault=entry.reason, listed_in=listed.listed_in), ""
+                label = f"{shown(uri)}#{entry.place.replace(' ', '=')}"
+                yield SourceRef(label, 0, "", fault=entry.reason, listed_in=listed.listed_in), ""
             remote = is_remote(uri) or any(is_remote(entry.path) for entry in good)
             yield from _sources_of(good, listed, pool if remote else None)
         if wrong and not usable:
@@ -76,25 +76,25 @@ def _sources_of(
 ) -> Iterator[tuple[SourceRef, str]]:
     """Yield the sources of entries, with what these say of them."""
     attributes: dict[str, str] = {}
-    for said, source in zip(entries, listed.look_for(entries, pool), strict=True):
+    for entry, source in zip(entries, listed.look_for(entries, pool), strict=True):
         # Neighbours often say the same, and then hold it once.
-        attributes = said.attributes if said.attributes != attributes else attributes
+        attributes = entry.attributes if entry.attributes != attributes else attributes
         # `replace` takes three times as long.
         yield (
             SourceRef(
                 source.uri,
                 source.size,
                 source.version,
-                said.caption,
+                entry.caption,
                 source.fault,
                 attributes,
                 source.address,
                 listed.listed_in,
-                tuple(said.segments),
+                tuple(entry.segments),
                 source.undone,
                 source.sidecars,
             ),
-            f"{listed.shown_uri}, {said.place}",
+            f"{listed.shown_uri}, {entry.place}",
         )
 
 
@@ -107,7 +107,7 @@ def _film(entry: ListEntry) -> _Film:
 
 def _lacks_caption(entry: ListEntry) -> bool:
     """Return True if the caption of a clip of the entry may come from a sidecar."""
-    return not all(one.caption for one in entry.segments or (entry,))
+    return not all(segment.caption for segment in entry.segments or (entry,))
 
 
 class _Listed:
@@ -129,11 +129,11 @@ class _Listed:
 
     def look_for(self, entries: list[ListEntry], pool: ThreadPoolExecutor | None) -> Iterator[SourceRef]:
         """Return the source of each entry; a film with segments is looked up once."""
-        once = {_film(one): one for one in entries if one.segments and _film(one) not in self._seen}
-        firsts, others = list(once.values()), [one for one in entries if not one.segments]
+        once = {_film(entry): entry for entry in entries if entry.segments and _film(entry) not in self._seen}
+        firsts, fileless = list(once.values()), [entry for entry in entries if not entry.segments]
         self._seen.update(zip(once, (pool.map if pool else map)(self._look, firsts), strict=True))
-        rest = iter((pool.map if pool else map)(self._look, others))
-        return (self._seen[_film(one)] if one.segments else next(rest) for one in entries)
+        rest = iter((pool.map if pool else map)(self._look, fileless))
+        return (self._seen[_film(entry)] if entry.segments else next(rest) for entry in entries)
 
     def _look(self, entry: ListEntry) -> SourceRef:
         """Return the source that an entry names, with its fault where it cannot be opened."""
@@ -156,36 +156,36 @@ class _Listed:
 
     def _at(self, path: str, lacks_caption: bool) -> SourceRef:
         try:
-            place = _place(self._uri, path)
+            address = _place(self._uri, path)
         except UsageError as error:
             return lost_source(redacted(path), str(error))
-        scheme = SCHEME.match(place)
+        scheme = SCHEME.match(address)
         if scheme and scheme[1].lower() not in ("http", "https", "s3", "file"):
-            return lost_source(place, f"is an address of a kind that is not read ({scheme[1]})")
-        source = looked_up(place, lambda: self._stat(place))
+            return lost_source(address, f"is an address of a kind that is not read ({scheme[1]})")
+        source = looked_up(address, lambda: self._stat(address))
         if (
             source.fault is not None or not lacks_caption
         ):  # only clips without a caption have one of a sidecar
             return source
-        return with_sidecars_beside(source, place, self._config, self.listed_in)
+        return with_sidecars_beside(source, address, self._config, self.listed_in)
 
-    def _stat(self, place: str) -> ObjectInfo | None:
+    def _stat(self, address: str) -> ObjectInfo | None:
         """Return size and version; a server with repeated timeouts is not contacted again."""
-        if not is_web(place):
-            return stat_of(place, self._config, self.listed_in)
-        parts = split_url(place)
+        if not is_web(address):
+            return stat_of(address, self._config, self.listed_in)
+        parts = split_url(address)
         server = parts.hostname or "", parts.port or 0
         if self._silences[server] >= _MOST_SILENCES:
             raise WebError(
-                f"{shown(place)} was not asked for: {server[0]} gave no whole answer to {_MOST_SILENCES} others"
+                f"{shown(address)} was not asked for: {server[0]} gave no whole answer to {_MOST_SILENCES} others"
             )
         try:
-            found = stat_of(place, self._config, self.listed_in)
+            info = stat_of(address, self._config, self.listed_in)
         except SilentError:
             self._silences[server] += 1
             raise
         self._silences[server] = 0
-        return found
+        return info
 
 
 def _place(list_uri: str, path: str) -> str:

@@ -36,11 +36,11 @@ def read_list(
     """
     suffix = PurePosixPath(name).suffix.lower()
     if suffix == ".txt":
-        for number, line in enumerate(_lines(file), 1):
+        for line_number, line in enumerate(_lines(file), 1):
             if isinstance(line, InvalidEntry):
                 yield line
             elif line.strip() and not line.startswith("#"):
-                yield checked(ListEntry(line.strip(), place=f"line {number}"))
+                yield checked(ListEntry(line.strip(), place=f"line {line_number}"))
         return
     if suffix == ".json":
         yield from json_entries(file, name)
@@ -49,23 +49,23 @@ def read_list(
         records = _parquet_records(file, name, tell)
     else:
         records = {".csv": _csv_records, ".jsonl": _jsonl_records}[suffix](file, name)
-    for number, record in enumerate(records, 1):
-        yield record if isinstance(record, InvalidEntry) else entry_of(record, f"entry {number}")
+    for line_number, record in enumerate(records, 1):
+        yield record if isinstance(record, InvalidEntry) else entry_of(record, f"entry {line_number}")
 
 
 def _lines(file: BinaryIO) -> Iterator[str | InvalidEntry]:
-    number = 0
+    line_number = 0
     while line := file.readline(MAX_LINE_BYTES + 1):
-        number += 1
+        line_number += 1
         if len(line) > MAX_LINE_BYTES:
             while line and not line.endswith(b"\n"):
                 line = file.readline(MAX_LINE_BYTES)
-            yield InvalidEntry(f"line {number}", f"has more than {MAX_LINE_BYTES} bytes; shorten it")
+            yield InvalidEntry(f"line {line_number}", f"has more than {MAX_LINE_BYTES} bytes; shorten it")
             continue
         try:
-            yield line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n") + "\n"
+            yield line.decode("utf-8-sig" if line_number == 1 else "utf-8").rstrip("\r\n") + "\n"
         except UnicodeDecodeError:
-            yield InvalidEntry(f"line {number}", "is no UTF-8 text; save it as UTF-8")
+            yield InvalidEntry(f"line {line_number}", "is no UTF-8 text; save it as UTF-8")
 
 
 def _csv_records(file: BinaryIO, name: str) -> Iterator[Record | InvalidEntry]:
@@ -86,32 +86,32 @@ def _csv_records(file: BinaryIO, name: str) -> Iterator[Record | InvalidEntry]:
         reason = f"{wrong[0].place} {wrong[0].reason}" if wrong else "line 1 names no columns"
         raise UsageError(f"list {name}, {reason}")
     while True:
-        place = f"line {rows.reader.line_num + 1}"
+        label = f"line {rows.reader.line_num + 1}"
         try:
             row: Record | InvalidEntry | None = next(rows, None)
         except csv.Error as error:
-            row = InvalidEntry(place, f"is no CSV: {error}")
+            row = InvalidEntry(label, f"is no CSV: {error}")
         yield from wrong
         wrong.clear()
         if row is None:
             return
         if not isinstance(row, InvalidEntry) and None in row:
-            place = f"line {rows.line_num}"
-            row = InvalidEntry(place, "has more cells than the first line; quote text with commas")
+            label = f"line {rows.line_num}"
+            row = InvalidEntry(label, "has more cells than the first line; quote text with commas")
         yield row
 
 
 def _jsonl_records(file: BinaryIO, name: str) -> Iterator[Record | InvalidEntry]:  # noqa: ARG001
-    for number, line in enumerate(_lines(file), 1):
+    for line_number, line in enumerate(_lines(file), 1):
         if isinstance(line, InvalidEntry):
             yield line
         elif line.strip():
             try:
                 record = json.loads(line)
             except (ValueError, RecursionError) as error:
-                yield InvalidEntry(f"line {number}", f"is no JSON: {error}")
+                yield InvalidEntry(f"line {line_number}", f"is no JSON: {error}")
                 continue
-            wrong = InvalidEntry(f"line {number}", 'is no object like {"path": "..."}')
+            wrong = InvalidEntry(f"line {line_number}", 'is no object like {"path": "..."}')
             yield record if isinstance(record, dict) else wrong
 
 
@@ -121,29 +121,33 @@ def _parquet_records(
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    number = 0
+    num_rows = 0
     try:
         table = pq.ParquetFile(file, pre_buffer=False)  # or all bytes that were read stay in memory
         names, vectors = _parquet_columns(pa, table.schema_arrow)
-        if left := [column for column in table.schema_arrow.names if column not in names]:
-            tell(f"columns of list {name} are left out, since they hold bytes or vectors: {', '.join(left)}")
+        if omitted := [column for column in table.schema_arrow.names if column not in names]:
+            tell(
+                f"columns of list {name} are left out, since they hold bytes or vectors: {', '.join(omitted)}"
+            )
         for batch in table.iter_batches(_PARQUET_ROWS, columns=names):
             try:
                 rows: list[Record | InvalidEntry] = batch.to_pylist(maps_as_pydicts="lossy")
             except (ValueError, OverflowError):  # text that is no UTF-8, a date out of range
-                rows = [_parquet_row(batch.slice(row, 1), number + row + 1) for row in range(len(batch))]
-            number += len(rows)
+                rows = [_parquet_row(batch.slice(row, 1), num_rows + row + 1) for row in range(len(batch))]
+            num_rows += len(rows)
             yield from (_without_vectors(row, vectors) for row in rows) if vectors else rows
     except (pa.ArrowException, OSError, ValueError) as error:
         raise UsageError(f"list {name} is no readable parquet file: {first_line(error)}") from error
 
 
-def _parquet_row(row: Any, number: int) -> Record | InvalidEntry:
+def _parquet_row(row: Any, row_number: int) -> Record | InvalidEntry:
     try:
-        found: Record = row.to_pylist(maps_as_pydicts="lossy")[0]
+        record: Record = row.to_pylist(maps_as_pydicts="lossy")[0]
     except (ValueError, OverflowError) as error:
-        return InvalidEntry(f"entry {number}", f"holds a value that cannot be read ({type(error).__name__})")
-    return found
+        return InvalidEntry(
+            f"entry {row_number}", f"holds a value that cannot be read ({type(error).__name__})"
+        )
+    return record
 
 
 def _parquet_columns(pa: Any, schema: Any) -> tuple[list[str], list[str]]:
@@ -193,7 +197,9 @@ def _is_readable(pa: Any, kind: Any, depth: int = _PARQUET_DEPTH) -> bool:
     if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
         return depth > 0 and _is_readable(pa, kind.value_type, depth - 1)
     if types.is_map(kind):
-        return depth > 0 and all(_is_readable(pa, one, depth - 1) for one in (kind.key_type, kind.item_type))
+        return depth > 0 and all(
+            _is_readable(pa, part, depth - 1) for part in (kind.key_type, kind.item_type)
+        )
     if types.is_struct(kind):
-        return depth > 0 and all(_is_readable(pa, one.type, depth - 1) for one in kind)
+        return depth > 0 and all(_is_readable(pa, field.type, depth - 1) for field in kind)
     return _is_plain(pa, kind)

@@ -51,10 +51,10 @@ def _check(text: str) -> None:
     """
     at, depth, after_value = 0, 0, False
     while at < len(text):
-        found = _TOKEN.match(text, at)
-        if found is None:
+        token = _TOKEN.match(text, at)
+        if token is None:
             raise ValueError(f"is no list in JSON or Python (at character {at + 1})")
-        part, at = found[0], found.end()
+        part, at = token[0], token.end()
         if part.isspace():
             continue
         if part in ",:":

@@ -61,19 +61,19 @@ def stat_of(uri: str, config: StorageConfig, listed_in: str) -> ObjectInfo | Non
     return storage.stat(name)
 
 
-def looked_up(place: str, look: Callable[[], ObjectInfo | None]) -> SourceRef:
-    """Return the source at a place, with its fault where it cannot be opened."""
+def looked_up(address: str, look: Callable[[], ObjectInfo | None]) -> SourceRef:
+    """Return the source at an address, with its fault where it cannot be opened."""
     try:
         info = look()
     except UsageError as error:
-        return lost_source(place, str(error))
+        return lost_source(address, str(error))
     except MachineError as error:
-        return lost_source(place, str(error), undone=True)
+        return lost_source(address, str(error), undone=True)
     except Exception as error:  # noqa: BLE001 - fault_of raises errors of the environment again
-        return lost_source(place, fault_of(error)[1])
+        return lost_source(address, fault_of(error)[1])
     if info is None:
-        return lost_source(place, "does not exist" if is_remote(place) else why_no_file(place))
-    return source_at(place, info)
+        return lost_source(address, "does not exist" if is_remote(address) else why_no_file(address))
+    return source_at(address, info)
 
 
 def source_at(uri: str, info: ObjectInfo) -> SourceRef:
@@ -82,9 +82,9 @@ def source_at(uri: str, info: ObjectInfo) -> SourceRef:
     return SourceRef(public, info.size, info.version, address=uri if is_web(uri) and public != uri else "")
 
 
-def lost_source(place: str, fault: str, undone: bool = False) -> SourceRef:
-    """Return the source of a place that cannot be opened."""
-    return SourceRef(shown(place), 0, "", fault=fault, undone=undone)
+def lost_source(address: str, fault: str, undone: bool = False) -> SourceRef:
+    """Return the source of an address that cannot be opened."""
+    return SourceRef(shown(address), 0, "", fault=fault, undone=undone)
 
 
 def with_sidecars_beside(
@@ -101,8 +101,8 @@ def with_sidecars_beside(
     if is_web(text):
         return source
     storage, name = open_object(text, config, listed_in)
-    found = ((suffix, sidecar_of(storage, stem_of(name) + suffix)) for suffix in sorted(SIDECAR_SUFFIXES))
-    return with_sidecars(source, [version_of(suffix, info) for suffix, info in found if info])
+    sidecars = ((suffix, sidecar_of(storage, stem_of(name) + suffix)) for suffix in sorted(SIDECAR_SUFFIXES))
+    return with_sidecars(source, [version_of(suffix, info) for suffix, info in sidecars if info])
 
 
 def sidecar_of(storage: Storage, path: str) -> ObjectInfo | None:

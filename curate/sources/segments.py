@@ -47,12 +47,14 @@ def ordered(segments: Iterable[Segment]) -> tuple[Segment, ...]:
     by_content = {
         (segment.span, segment.caption, tuple(segment.attributes.items())): segment for segment in segments
     }
-    return tuple(sorted(by_content.values(), key=lambda one: one.span))
+    return tuple(sorted(by_content.values(), key=lambda segment: segment.span))
 
 
 def overlap(segments: Sequence[Segment]) -> bool:
     """Return True if sorted segments may share frames: so may those in seconds and those in frames."""
-    return any(one.unit != other.unit or other.start < one.end for one, other in pairwise(segments))
+    return any(
+        earlier.unit != other.unit or other.start < earlier.end for earlier, other in pairwise(segments)
+    )
 
 
 def stored(segments: Iterable[Segment]) -> list[dict[str, Any]]:

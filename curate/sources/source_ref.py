@@ -53,7 +53,7 @@ class SourceRef:
 
     def stored(self) -> dict[str, Any]:
         """Return what may be stored, as JSON values: without the address, which holds a password or a signature."""
-        values = {one.name: getattr(self, one.name) for one in fields(self)} | {"address": ""}
+        values = {field.name: getattr(self, field.name) for field in fields(self)} | {"address": ""}
         del values["undone"]
         values["segments"] = stored(self.segments)
         # Sources without them are stored as by earlier versions.
@@ -94,23 +94,23 @@ class NamedSources:
         Raises:
             UsageError: It contradicts an earlier entry.
         """
-        known = self._sources.setdefault(source.uri, source)
-        if known is source:
+        earlier = self._sources.setdefault(source.uri, source)
+        if earlier is source:
             return
-        if (known.caption or source.caption) and (known.segments or source.segments):
+        if (earlier.caption or source.caption) and (earlier.segments or source.segments):
             raise UsageError(
                 f"list {entry}, column caption: one entry captions {source.uri} as a whole"
-                f" ({_shown(known.caption or source.caption)}), and another names a segment of it; give every entry"
+                f" ({_shown(earlier.caption or source.caption)}), and another names a segment of it; give every entry"
                 " a start and an end, or none"
             )
         if source.segments:
-            segments = self._segments.setdefault(source.uri, list(known.segments))
+            segments = self._segments.setdefault(source.uri, list(earlier.segments))
             segments += source.segments
             if len(segments) > MAX_SEGMENTS:
                 raise UsageError(
                     f"list {entry}: {source.uri} has more than {MAX_SEGMENTS} segments; split the film"
                 )
-        self._sources[source.uri] = _joined(known, source, entry)
+        self._sources[source.uri] = _joined(earlier, source, entry)
 
     def sources(self) -> list[SourceRef]:
         """Return all sources, sorted by URI, their segments sorted by their spans."""
@@ -121,29 +121,33 @@ class NamedSources:
         return replace(source, segments=ordered(segments)) if segments else source
 
 
-def _joined(known: SourceRef, source: SourceRef, entry: str) -> SourceRef:
+def _joined(earlier: SourceRef, source: SourceRef, entry: str) -> SourceRef:
     """Return a known source with the caption, attributes and segments of another entry."""
-    _agree(entry, source.uri, "caption", known.caption, source.caption)
-    for name in known.attributes.keys() & source.attributes.keys():
-        _agree(entry, source.uri, name, known.attributes[name], source.attributes[name])
-    known = (
-        known if known.sidecars else replace(known, sidecars=source.sidecars) if source.sidecars else known
+    _agree(entry, source.uri, "caption", earlier.caption, source.caption)
+    for name in earlier.attributes.keys() & source.attributes.keys():
+        _agree(entry, source.uri, name, earlier.attributes[name], source.attributes[name])
+    earlier = (
+        earlier
+        if earlier.sidecars
+        else replace(earlier, sidecars=source.sidecars)
+        if source.sidecars
+        else earlier
     )
-    caption, segments = known.caption or source.caption, known.segments or source.segments
-    if source.attributes.keys() <= known.attributes.keys():
-        if (caption, segments) == (known.caption, known.segments):
-            return known
-        return replace(known, caption=caption, segments=segments)
+    caption, segments = earlier.caption or source.caption, earlier.segments or source.segments
+    if source.attributes.keys() <= earlier.attributes.keys():
+        if (caption, segments) == (earlier.caption, earlier.segments):
+            return earlier
+        return replace(earlier, caption=caption, segments=segments)
     return replace(
-        known, caption=caption, segments=segments, attributes={**known.attributes, **source.attributes}
+        earlier, caption=caption, segments=segments, attributes={**earlier.attributes, **source.attributes}
     )
 
 
-def _agree(entry: str, uri: str, column: str, known: str | None, other: str | None) -> None:
-    if known and other and known != other:
+def _agree(entry: str, uri: str, column: str, earlier: str | None, other: str | None) -> None:
+    if earlier and other and earlier != other:
         raise UsageError(
-            f"list {entry}, column {column}: {_shown(other)} contradicts {_shown(known)} of an earlier entry for {uri};"
-            " keep one of them, or give each entry a start and an end"
+            f"list {entry}, column {column}: {_shown(other)} contradicts {_shown(earlier)} of an earlier entry for"
+            f" {uri}; keep one of them, or give each entry a start and an end"
         )
 
 

@@ -77,7 +77,7 @@ class _Spans:
     own: Sequence[Mapping[str, Any]] = ()
 
 
-def with_caption_text(said: Mapping[str, Any]) -> dict[str, Any]:
+def with_caption_text(columns: Mapping[str, Any]) -> dict[str, Any]:
     """Return a row with the text of a caption that is an object in its place, and its other parts as columns.
 
     Captions that are numbers are text.
@@ -85,11 +85,13 @@ def with_caption_text(said: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         SpanError: The object holds no text of a known name.
     """
-    found = dict(said)
-    for column, value in said.items():
+    changed = dict(columns)
+    for column, value in columns.items():
         if plain_name(column) not in ("caption", "captions"):
             continue
-        found[column] = [number_text(one) for one in value] if isinstance(value, list) else number_text(value)
+        changed[column] = (
+            [number_text(caption) for caption in value] if isinstance(value, list) else number_text(value)
+        )
         if not isinstance(value, dict) or not value or plain_name(column) != "caption":
             continue
         part = next((name for name in CAPTION_PARTS if first_text(value.get(name))), None)
@@ -97,16 +99,16 @@ def with_caption_text(said: Mapping[str, Any]) -> dict[str, Any]:
             raise SpanError(
                 f"column {column} = {_shown(value)} is an object without a text {' or '.join(CAPTION_PARTS)}"
             )
-        found[column] = value[part]
-        found |= {f"{column}_{name}": inner for name, inner in value.items() if name != part}
-    return found
+        changed[column] = value[part]
+        changed |= {f"{column}_{name}": inner for name, inner in value.items() if name != part}
+    return changed
 
 
-def spans_of(said: Mapping[str, Any]) -> tuple[list[ListedSpan], Mapping[str, Any]]:
+def spans_of(row: Mapping[str, Any]) -> tuple[list[ListedSpan], Mapping[str, Any]]:
     """Return the spans that a row names, and its columns that hold for all of them.
 
     Args:
-        said: Columns of the row, without the path.
+        row: Columns of the row, without the path.
 
     Returns:
         No spans, and the row, where none of its columns names any.
@@ -114,58 +116,58 @@ def spans_of(said: Mapping[str, Any]) -> tuple[list[ListedSpan], Mapping[str, An
     Raises:
         SpanError: A column looks like a span and cannot be read, or lists have different lengths.
     """
-    if not any(map(may_matter, said)):
-        return [], said
-    names = {column: plain_name(column) for column, value in said.items() if not is_empty(value)}
-    found = _from_sides(said, names) or _from_pairs(said, names) or _from_nested(said, names)
-    if found is None:
-        _refuse_unread(said, names)
-        return [], said
-    if not found.bounds:
-        raise SpanError(f"lists no segment in the column {', '.join(sorted(found.used))}")
-    if len(found.bounds) > MAX_SEGMENTS:
-        raise SpanError(f"names {len(found.bounds)} segments; at most {MAX_SEGMENTS} are read of one film")
-    count = len(found.bounds)
-    rest = {column: value for column, value in said.items() if column not in found.used}
+    if not any(map(may_matter, row)):
+        return [], row
+    names = {column: plain_name(column) for column, value in row.items() if not is_empty(value)}
+    matched = _from_sides(row, names) or _from_pairs(row, names) or _from_nested(row, names)
+    if matched is None:
+        _refuse_unread(row, names)
+        return [], row
+    if not matched.bounds:
+        raise SpanError(f"lists no segment in the column {', '.join(sorted(matched.used))}")
+    if len(matched.bounds) > MAX_SEGMENTS:
+        raise SpanError(f"names {len(matched.bounds)} segments; at most {MAX_SEGMENTS} are read of one film")
+    count = len(matched.bounds)
+    rest = {column: value for column, value in row.items() if column not in matched.used}
     captions: Sequence[str | None] = [None] * count
-    captioned = _caption_column(rest, names, found.many, count)
+    captioned = _caption_column(rest, names, matched.many, count)
     if captioned is not None:
-        captions = _captions(captioned, rest.pop(captioned), found.many, count)
-    own = _own_columns(rest, count) if found.many else {}
+        captions = _captions(captioned, rest.pop(captioned), matched.many, count)
+    segment_columns = _own_columns(rest, count) if matched.many else {}
     spans = []
-    for place, (start, end) in enumerate(found.bounds):
-        columns = {column: values[place] for column, values in own.items()}
-        caption = captions[place]
-        if found.own:
-            columns |= found.own[place]
+    for index, (start, end) in enumerate(matched.bounds):
+        columns = {column: values[index] for column, values in segment_columns.items()}
+        caption = captions[index]
+        if matched.own:
+            columns |= matched.own[index]
             inner = _caption_column(columns, {name: plain_name(name) for name in columns}, False, 1)
             caption = first_text(columns.pop(inner)) if inner is not None else caption
-        spans.append(ListedSpan(start, end, found.unit, caption, columns))
-    return spans, {column: value for column, value in rest.items() if column not in own}
+        spans.append(ListedSpan(start, end, matched.unit, caption, columns))
+    return spans, {column: value for column, value in rest.items() if column not in segment_columns}
 
 
-def _from_sides(said: Mapping[str, Any], names: Mapping[str, str]) -> _Spans | None:
+def _from_sides(row: Mapping[str, Any], names: Mapping[str, str]) -> _Spans | None:
     """Return the spans of columns such as ``start`` and ``end``: frames before seconds, which are less exact."""
     both, lone = sides_of(tuple(names))
     if both is not None:
-        return _zipped(said, *both)
-    others = (
+        return _zipped(row, *both)
+    pair_columns = (
         column for column, name in names.items() if PAIRS.fullmatch(name) or FRAME_PAIRS.fullmatch(name)
     )
-    if lone is None or next(others, None) is not None:
+    if lone is None or next(pair_columns, None) is not None:
         return None
-    if (found := start_and_length_of(tuple(names))) is not None:
-        return _from_lengths(said, *found)
+    if (start_and_length := start_and_length_of(tuple(names))) is not None:
+        return _from_lengths(row, *start_and_length)
     raise SpanError(
-        f"has a column {lone} = {_shown(said[lone])} without its other end; give start and end, or start and"
+        f"has a column {lone} = {_shown(row[lone])} without its other end; give start and end, or start and"
         " duration in one unit"
     )
 
 
-def _from_lengths(said: Mapping[str, Any], start: str, length: str, kind: str) -> _Spans:
+def _from_lengths(row: Mapping[str, Any], start: str, length: str, kind: str) -> _Spans:
     """Return the spans of columns such as ``start`` and ``duration``."""
     unit, read = _READ[kind]
-    starts, lengths = _value(start, said[start]), _value(length, said[length])
+    starts, lengths = _value(start, row[start]), _value(length, row[length])
     many = isinstance(starts, list | tuple)
     if many != isinstance(lengths, list | tuple):
         raise SpanError(
@@ -175,38 +177,41 @@ def _from_lengths(said: Mapping[str, Any], start: str, length: str, kind: str) -
     if len(starts) != len(lengths):
         raise SpanError(f"has {len(starts)} values in the column {start} and {len(lengths)} in {length}")
     bounds = []
-    for one, other in zip(starts, lengths, strict=True):
-        begin, duration = _read(start, one, read), _read(length, other, read)
+    for start_value, other in zip(starts, lengths, strict=True):
+        begin, duration = _read(start, start_value, read), _read(length, other, read)
         if duration <= 0:
             raise SpanError(f"column {length} = {_shown(other)} is no duration")
         bounds.append((begin, round(begin + duration, 9)))
     return _Spans(bounds, unit, frozenset((start, length)), many)
 
 
-def _zipped(said: Mapping[str, Any], start: str, end: str, kind: str) -> _Spans:
+def _zipped(row: Mapping[str, Any], start: str, end: str, kind: str) -> _Spans:
     unit, read = _READ[kind]
-    starts, ends = _value(start, said[start]), _value(end, said[end])
+    starts, ends = _value(start, row[start]), _value(end, row[end])
     many = isinstance(starts, list | tuple)
     if many != isinstance(ends, list | tuple):
         raise SpanError(f"has a list in one of the columns {start} and {end} only")
     starts, ends = (starts, ends) if many else ([starts], [ends])
     if len(starts) != len(ends):
         raise SpanError(f"has {len(starts)} values in the column {start} and {len(ends)} in {end}")
-    bounds = [_bounds((start, one), (end, other), read) for one, other in zip(starts, ends, strict=True)]
+    bounds = [
+        _bounds((start, start_value), (end, other), read)
+        for start_value, other in zip(starts, ends, strict=True)
+    ]
     return _Spans(bounds, unit, frozenset((start, end)), many)
 
 
-def _from_pairs(said: Mapping[str, Any], names: Mapping[str, str]) -> _Spans | None:
+def _from_pairs(row: Mapping[str, Any], names: Mapping[str, str]) -> _Spans | None:
     """Return the spans of a column such as ``timestamp``, whose values are pairs."""
     for column, name in names.items():
         kind = "s" if PAIRS.fullmatch(name) else "frame" if FRAME_PAIRS.fullmatch(name) else None
-        if kind is None or is_date(said[column]):
+        if kind is None or is_date(row[column]):
             continue
-        if kind == "frame" and not _is_listed(said[column]):  # "frames" is their number in other lists
+        if kind == "frame" and not _is_listed(row[column]):  # "frames" is their number in other lists
             continue
         unit, read = _READ[kind]
-        pairs, many = _pairs(column, _value(column, said[column]))
-        bounds = [_bounds((column, one), (column, other), read) for one, other in pairs]
+        pairs, many = _pairs(column, _value(column, row[column]))
+        bounds = [_bounds((column, start_value), (column, other), read) for start_value, other in pairs]
         return _Spans(bounds, unit, frozenset((column,)), many)
     return None
 
@@ -219,11 +224,11 @@ def _pairs(column: str, value: Any) -> tuple[list[tuple[Any, Any]], bool]:
             f"column {column} = {_shown(value)} is no span; write [start, end], or rename the column if it means"
             " something else"
         )
-    if len(value) == 2 and not any(isinstance(one, list | tuple) for one in value):
-        one, other = value
-        if range_of(str(one)) is None:
-            return [(one, other)], False
-    return [_pair(column, one) for one in value], True
+    if len(value) == 2 and not any(isinstance(element, list | tuple) for element in value):
+        first, other = value
+        if range_of(str(first)) is None:
+            return [(first, other)], False
+    return [_pair(column, pair) for pair in value], True
 
 
 def _pair(column: str, value: Any) -> tuple[Any, Any]:
@@ -234,13 +239,13 @@ def _pair(column: str, value: Any) -> tuple[Any, Any]:
     return value[0], value[1]
 
 
-def _from_nested(said: Mapping[str, Any], names: Mapping[str, str]) -> _Spans | None:
+def _from_nested(row: Mapping[str, Any], names: Mapping[str, str]) -> _Spans | None:
     """Return the spans of a column such as ``clip`` that lists pairs, or objects with spans of their own."""
     for column, name in names.items():
-        if not NESTED.fullmatch(name) or not _is_listed(said[column]):
+        if not NESTED.fullmatch(name) or not _is_listed(row[column]):
             continue
         try:
-            value = _value(column, said[column])
+            value = _value(column, row[column])
         except SpanError:
             continue  # text in brackets
         if not isinstance(value, list | tuple) or (not value and not LISTING.fullmatch(name)):
@@ -248,12 +253,14 @@ def _from_nested(said: Mapping[str, Any], names: Mapping[str, str]) -> _Spans | 
         if ONE.fullmatch(name) and len(value) == 2 and all(map(_is_time, value)):
             bounds = [_bounds((column, value[0]), (column, value[1]), seconds_of)]
             return _Spans(bounds, "s", frozenset((column,)), False)
-        if all(isinstance(one, list | tuple) and len(one) == 2 for one in value):
-            bounds = [_bounds((column, one), (column, other), seconds_of) for one, other in value]
+        if all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in value):
+            bounds = [
+                _bounds((column, start_value), (column, other), seconds_of) for start_value, other in value
+            ]
             return _Spans(bounds, "s", frozenset((column,)), True)
         if (
             value
-            and all(isinstance(one, dict) for one in value)
+            and all(isinstance(element, dict) for element in value)
             and any(names_spans(str(name)) for name in value[0])
         ):
             return _objects(column, value)
@@ -261,31 +268,37 @@ def _from_nested(said: Mapping[str, Any], names: Mapping[str, str]) -> _Spans | 
 
 
 def _objects(column: str, value: Sequence[dict[str, Any]]) -> _Spans:
-    found: list[tuple[ListedSpan, dict[str, Any]]] = []
-    for place, one in enumerate(value, 1):
+    segments: list[tuple[ListedSpan, dict[str, Any]]] = []
+    for position, element in enumerate(value, 1):
         try:
-            spans, rest = spans_of(with_caption_text({str(name): inner for name, inner in one.items()}))
+            spans, rest = spans_of(with_caption_text({str(name): inner for name, inner in element.items()}))
         except (SpanError, RecursionError) as error:
-            raise SpanError(f"column {column}, element {place}: {error}") from error
+            raise SpanError(f"column {column}, element {position}: {error}") from error
         if len(spans) != 1:
-            raise SpanError(f"column {column}, element {place} names {len(spans)} spans; give it one")
+            raise SpanError(f"column {column}, element {position} names {len(spans)} spans; give it one")
         caption = {} if spans[0].caption is None else {"caption": spans[0].caption}
-        found.append((spans[0], {**rest, **spans[0].columns, **caption}))
-    if len({span.unit for span, _ in found}) > 1:
+        segments.append((spans[0], {**rest, **spans[0].columns, **caption}))
+    if len({span.unit for span, _ in segments}) > 1:
         raise SpanError(f"column {column} counts seconds and frames; use one of them")
-    bounds = [(span.start, span.end) for span, _ in found]
-    return _Spans(bounds, found[0][0].unit, frozenset((column,)), True, [own for _, own in found])
+    bounds = [(span.start, span.end) for span, _ in segments]
+    return _Spans(
+        bounds,
+        segments[0][0].unit,
+        frozenset((column,)),
+        True,
+        [segment_columns for _, segment_columns in segments],
+    )
 
 
 def _bounds(
     start: tuple[str, Any], end: tuple[str, Any], read: Callable[[Any], float]
 ) -> tuple[float, float]:
-    found = _read(*start, read), _read(*end, read)
-    if found[0] >= found[1]:
+    bounds = _read(*start, read), _read(*end, read)
+    if bounds[0] >= bounds[1]:
         raise SpanError(
             f"columns {start[0]} = {_shown(start[1])} and {end[0]} = {_shown(end[1])}: the end is not after the start"
         )
-    return found
+    return bounds
 
 
 def _read(column: str, value: Any, read: Callable[[Any], float]) -> float:
@@ -295,11 +308,11 @@ def _read(column: str, value: Any, read: Callable[[Any], float]) -> float:
         raise SpanError(f"column {column} = {_shown(value)} {error}") from error
 
 
-def _refuse_unread(said: Mapping[str, Any], names: Iterable[str]) -> None:
+def _refuse_unread(row: Mapping[str, Any], names: Iterable[str]) -> None:
     for column in names:
         if is_unread(column):
             raise SpanError(
-                f"column {column} = {_shown(said[column])} looks like a span, in a unit that is not read; name it"
+                f"column {column} = {_shown(row[column])} looks like a span, in a unit that is not read; name it"
                 " start_s, start_ms or start_frame, or otherwise if it means something else"
             )
 
@@ -331,11 +344,11 @@ def _captions(column: str, value: Any, many: bool, count: int) -> list[str | Non
 
 def _own_columns(rest: Mapping[str, Any], count: int) -> dict[str, Sequence[Any]]:
     """Return the columns that hold a list with a value for each segment."""
-    own: dict[str, Sequence[Any]] = {}
+    segment_columns: dict[str, Sequence[Any]] = {}
     for column, value in rest.items():
         if _is_listed(value) and isinstance(listed := _parsed(value), list | tuple) and len(listed) == count:
-            own[column] = listed
-    return own
+            segment_columns[column] = listed
+    return segment_columns
 
 
 def _is_listed(value: Any) -> bool:

@@ -51,13 +51,13 @@ def _seconds(value: Any) -> float:
     text = value.strip()
     if _NUMBER.fullmatch(text.removesuffix("s").strip()):
         return float(text.removesuffix("s"))
-    found = _CODE.fullmatch(text)
-    if found is None:
+    match = _CODE.fullmatch(text)
+    if match is None:
         if text.count(":") == 3 or ";" in text:
             raise ValueError("is a time code with a number of frames; write HH:MM:SS.mmm, or use start_frame")
         raise ValueError("is no time; write seconds or HH:MM:SS.mmm")
-    hours, minutes, seconds = found[1] or "0", int(found[2]), float(found[3].replace(",", "."))
-    if seconds >= 60 or (found[1] and minutes >= 60):
+    hours, minutes, seconds = match[1] or "0", int(match[2]), float(match[3].replace(",", "."))
+    if seconds >= 60 or (match[1] and minutes >= 60):
         raise ValueError("has 60 or more minutes or seconds")
     return int(hours) * 3600 + minutes * 60 + seconds
 
@@ -86,5 +86,5 @@ def frame_of(value: Any) -> float:
 
 def range_of(text: str) -> tuple[str, str] | None:
     """Return start and end of a range such as ``00:05 - 00:09``, or None for other text."""
-    found = _RANGE.fullmatch(text.strip())
-    return (found[1], found[2]) if found else None
+    match = _RANGE.fullmatch(text.strip())
+    return (match[1], match[2]) if match else None

@@ -61,14 +61,14 @@ def forget(ledger: Ledger, down: TakeDowns) -> None:
     # These entries map clips to sources, so they are removed last.
     for name in ledger.fingerprints(CUT):
         after = {
-            identity: left
+            identity: emptied
             for (other, identity), entry in concerned.items()
-            if other == name and (left := _emptied_entry(entry, down)) != entry
+            if other == name and (emptied := _emptied_entry(entry, down)) != entry
         }
         ledger.forget(CUT, name, after.__contains__)
-        for identity, left in after.items():
-            if left:
-                ledger.close(CUT, name, identity, left)
+        for identity, emptied in after.items():
+            if emptied:
+                ledger.close(CUT, name, identity, emptied)
 
 
 def _with_keys(ledger: Ledger, keys: Set[str]) -> Iterator[str]:
@@ -107,8 +107,8 @@ def _forget_texts(ledger: Ledger) -> None:
 
 def _captions(ledger: Ledger) -> Iterator[str]:
     for name in ledger.fingerprints(CAPTIONS):
-        for _, found in ledger.latest(CAPTIONS, name, clip_result):
-            yield found.text if isinstance(found, Caption) else ""
+        for _, caption in ledger.latest(CAPTIONS, name, clip_result):
+            yield caption.text if isinstance(caption, Caption) else ""
 
 
 def _segments(records: Iterable[Record]) -> set[tuple[str, int]]:
@@ -128,13 +128,13 @@ def _forget_inputs(
     empty: dict[str, object] = {"caption": None, "attributes": {}}
     sources = []
     for row in note["sources"]:
-        whole = row["uri"] in down.sources or row["uri"] in emptied_sources
+        removes_source = row["uri"] in down.sources or row["uri"] in emptied_sources
         if "segments" in row:  # their spans stay: clips are found by them
-            own = [
-                {**one, **empty} if whole or (row["uri"], place) in segments else one
-                for place, one in enumerate(row["segments"])
+            new_segments = [
+                {**segment, **empty} if removes_source or (row["uri"], index) in segments else segment
+                for index, segment in enumerate(row["segments"])
             ]
-            row = {**row, "segments": own}
-        sources.append({**row, **empty} if whole else row)
+            row = {**row, "segments": new_segments}
+        sources.append({**row, **empty} if removes_source else row)
     if sources != note["sources"]:
         ledger.write_note(_NOTE_SOURCES, {**note, "sources": sources})

@@ -86,12 +86,12 @@ def remove(storage: Storage, *removals: Removal) -> Removed:
     """
     with leased(storage, "reelweave remove") as held:
         dataset = Dataset(held)
-        asked, unknown = _known(dataset, removals)
-        if not asked:
+        requested, unknown = _known(dataset, removals)
+        if not requested:
             return Removed(
                 dataset.manifest, 0, 0, unknown=unknown, foreign=dataset.manifest.foreign is not None
             )
-        done = _leave_out(dataset, asked) if dataset.manifest.foreign else _remove(dataset, asked)
+        done = _leave_out(dataset, requested) if dataset.manifest.foreign else _remove(dataset, requested)
         return replace(done, unknown=unknown)
 
 
@@ -103,32 +103,41 @@ def _known(dataset: Dataset, removals: Sequence[Removal]) -> tuple[list[Removal]
     """
     named: dict[str, set[str]] = {"key": set(), "source": set()}
     for table in dataset.table_parts("accounting", ("source", "key")):
-        for name, found in named.items():
-            asked = pa.array([getattr(one, name) for one in removals], pa.string()).drop_null()
-            found |= set(table.column(name).filter(pc.is_in(table.column(name), value_set=asked)).to_pylist())
-    known = [one for one in removals if one.key in named["key"] or one.source in named["source"]]
-    unknown = [one for one in removals if one not in known]
+        for name, present in named.items():
+            requested = pa.array([getattr(removal, name) for removal in removals], pa.string()).drop_null()
+            present |= set(
+                table.column(name).filter(pc.is_in(table.column(name), value_set=requested)).to_pylist()
+            )
+    valid_removals = [
+        removal for removal in removals if removal.key in named["key"] or removal.source in named["source"]
+    ]
+    unknown = [removal for removal in removals if removal not in valid_removals]
     if unknown and len(removals) == 1:
         what = f"source {unknown[0].source}" if unknown[0].source else f"key {unknown[0].key}"
         raise UsageError(
             f"{dataset.storage.uri(MANIFEST)} knows no {what}; see accounting.parquet for what it holds"
         )
-    return known, tuple(one.key or one.source or "" for one in unknown)
+    return valid_removals, tuple(removal.key or removal.source or "" for removal in unknown)
 
 
 def _leave_out(dataset: Dataset, removals: Sequence[Removal]) -> Removed:
     """Publish a revision over tars of others that leaves samples out."""
     storage, before = dataset.storage, dataset.manifest
-    said = {(old.source, old.key) for old in before.removals}
+    earlier = {(old.source, old.key) for old in before.removals}
     counts: Counter[tuple[str, str]] = Counter()
     for name in ("key", "source"):
         column = dataset.column(name)
-        asked = pa.array([getattr(one, name) for one in removals], pa.string()).drop_null()
-        counts.update((name, one) for one in column.filter(pc.is_in(column, value_set=asked)).to_pylist())
+        requested = pa.array([getattr(removal, name) for removal in removals], pa.string()).drop_null()
+        counts.update(
+            (name, name_or_key)
+            for name_or_key in column.filter(pc.is_in(column, value_set=requested)).to_pylist()
+        )
     new = [
-        one.model_copy(update={"samples": counts["key", one.key or ""] + counts["source", one.source or ""]})
-        for one in removals
-        if (one.source, one.key) not in said
+        removal.model_copy(
+            update={"samples": counts["key", removal.key or ""] + counts["source", removal.source or ""]}
+        )
+        for removal in removals
+        if (removal.source, removal.key) not in earlier
     ]
     manifest = leave_out(storage, before, new) if new else before
     storage.delete_tree(REPORT)
@@ -136,36 +145,36 @@ def _leave_out(dataset: Dataset, removals: Sequence[Removal]) -> Removed:
     return Removed(manifest, before.totals.samples - manifest.totals.samples, 0, foreign=True)
 
 
-def _remove(dataset: Dataset, asked: Sequence[Removal]) -> Removed:
+def _remove(dataset: Dataset, requested: Sequence[Removal]) -> Removed:
     """Take down while holding the dataset's lease."""
     storage = dataset.storage
-    keys, copies = _keys_and_copies(dataset, asked)
+    keys, copies = _keys_and_copies(dataset, requested)
 
     def gone(table: pa.Table) -> Mask:
-        return _named(table, asked) | _is_in(table.column("key"), keys)
+        return _named(table, requested) | _is_in(table.column("key"), keys)
 
     left_out = [
         row
         for table in dataset.table_parts("accounting")
         for row in to_rows(table.filter(pa.array(gone(table))))
     ]
-    shards, taken, rewritten = _without(dataset, gone)
-    samples = len(taken)
-    of_key = Counter(row["key"] for row in taken)
+    shards, removed_rows, rewritten = _without(dataset, gone)
+    samples = len(removed_rows)
+    of_key = Counter(row["key"] for row in removed_rows)
     new = [
         *(
             removal.model_copy(
                 update={
-                    "samples": samples if len(asked) == 1 else of_key[removal.key],
-                    "span": _span(left_out, taken, removal.key),
+                    "samples": samples if len(requested) == 1 else of_key[removal.key],
+                    "span": _span(left_out, removed_rows, removal.key),
                 }
             )
-            for removal in asked
+            for removal in requested
         ),
-        *(_of_copy(row, asked[0]) for row in copies.values()),
+        *(_of_copy(row, requested[0]) for row in copies.values()),
     ]
-    known = {(old.source, old.key) for old in dataset.manifest.removals}
-    added = [one for one in new if one.samples or (one.source, one.key) not in known]
+    earlier = {(old.source, old.key) for old in dataset.manifest.removals}
+    added = [removal for removal in new if removal.samples or (removal.source, removal.key) not in earlier]
     removals = [*dataset.manifest.removals, *added]
     accounted = _accounted(dataset.table_parts("accounting"), gone, TakeDowns(tuple(removals)))
     scored = (table.filter(pa.array(~gone(table))) for table in dataset.table_parts("scores"))
@@ -183,20 +192,20 @@ def _remove(dataset: Dataset, asked: Sequence[Removal]) -> Removed:
     forget(Ledger(storage), TakeDowns(tuple(removals)))
     storage.sweep()
     clean = storage.drop_versions()
-    own = {row["key"] for row in taken}
-    left = sorted(
+    removed_keys = {row["key"] for row in removed_rows}
+    remaining = sorted(
         key
-        for key in {row["duplicate_of"] for row in left_out if row["duplicate_of"]} - own
+        for key in {row["duplicate_of"] for row in left_out if row["duplicate_of"]} - removed_keys
         if dataset.row_number(key) is not None
     )
-    return Removed(manifest, samples, rewritten, tuple(sorted(copies)), tuple(left), clean)
+    return Removed(manifest, samples, rewritten, tuple(sorted(copies)), tuple(remaining), clean)
 
 
 def _named(table: pa.Table, removals: Sequence[Removal]) -> Mask:
     """Return which rows are of the sources or the keys that take-downs name."""
     named = np.zeros(len(table), np.bool_)
     for name in ("key", "source"):
-        values = pa.array([getattr(one, name) for one in removals], pa.string()).drop_null()
+        values = pa.array([getattr(removal, name) for removal in removals], pa.string()).drop_null()
         named |= _is_in(table.column(name), values)
     return named
 
@@ -209,33 +218,33 @@ def _is_in(column: pa.ChunkedArray, values: pa.Array) -> Mask:
     return _mask(pc.is_in(column, value_set=values))
 
 
-def _keys_and_copies(dataset: Dataset, asked: Sequence[Removal]) -> tuple[pa.Array, dict[str, Row]]:
+def _keys_and_copies(dataset: Dataset, requested: Sequence[Removal]) -> tuple[pa.Array, dict[str, Row]]:
     """Return the keys of all removed clips, and a row of each copy or duplicate in other sources, by key."""
     keys: set[str] = set()
     for table in dataset.table_parts("accounting", ("source", "key")):
-        own = table.filter(pa.array(_named(table, asked)))
-        keys |= set(own.column("key").drop_null().to_pylist())
+        removed_samples = table.filter(pa.array(_named(table, requested)))
+        keys |= set(removed_samples.column("key").drop_null().to_pylist())
     copies: dict[str, Row] = {}
     while True:
-        wanted = pa.array(sorted(keys), pa.string())
+        all_keys = pa.array(sorted(keys), pa.string())
         near = [
             row
             for table in dataset.table_parts("accounting", _OF_COPIES)
-            for row in to_rows(table.filter(pa.array(_near(table, asked, wanted))))
+            for row in to_rows(table.filter(pa.array(_near(table, requested, all_keys))))
         ]
         more = {row["key"]: row for row in near if row["key"] not in copies}
         if not more:
-            return wanted, copies
+            return all_keys, copies
         copies |= more
         keys |= more.keys()
 
 
-def _near(accounting: pa.Table, asked: Sequence[Removal], keys: pa.Array) -> Mask:
+def _near(accounting: pa.Table, requested: Sequence[Removal], keys: pa.Array) -> Mask:
     """Return which rows are copies or duplicates of removed clips, and not what the take-down names."""
     key = accounting.column("key")
     duplicate_N = _mask(pc.equal(accounting.column("state"), "duplicate"))
     near_N = _is_in(key, keys) | (duplicate_N & _is_in(accounting.column("duplicate_of"), keys))
-    return ~_named(accounting, asked) & _mask(pc.is_valid(key)) & near_N
+    return ~_named(accounting, requested) & _mask(pc.is_valid(key)) & near_N
 
 
 def _of_copy(row: Row, removal: Removal) -> Removal:
@@ -244,9 +253,9 @@ def _of_copy(row: Row, removal: Removal) -> Removal:
     return Removal(key=row["key"], date=removal.date, reason=reason, samples=0, span=span)
 
 
-def _span(left_out: list[Row], taken: list[Row], key: str | None) -> RemovedSpan | None:
+def _span(left_out: list[Row], removed_rows: list[Row], key: str | None) -> RemovedSpan | None:
     """Return the time span of the clip; rows of samples have the digest of their source, too."""
-    for row in (*taken, *left_out):
+    for row in (*removed_rows, *left_out):
         if key is not None and row["key"] == key and row["start_s"] is not None:
             return RemovedSpan(**{name: row[name] for name in RemovedSpan.model_fields if name in row})
     return None
@@ -255,9 +264,9 @@ def _span(left_out: list[Row], taken: list[Row], key: str | None) -> RemovedSpan
 def _without(dataset: Dataset, gone: Callable[[pa.Table], Mask]) -> tuple[list[ShardRecord], list[Row], int]:
     """Return all shards of the next revision, rows of removed samples, and the number of rewritten shards."""
     present = dataset.shards()
-    number = next_shard_number(present)
+    shard_number = next_shard_number(present)
     shards: list[ShardRecord] = []
-    taken: list[Row] = []
+    removed_rows: list[Row] = []
     rewritten = 0
     for shard in present:
         rows = as_table(shard.rows)
@@ -266,12 +275,12 @@ def _without(dataset: Dataset, gone: Callable[[pa.Table], Mask]) -> tuple[list[S
             shards.append(shard)
             continue
         rewritten += 1
-        taken += to_rows(rows.filter(pa.array(gone_n)))
+        removed_rows += to_rows(rows.filter(pa.array(gone_n)))
         if not gone_n.all():
-            left = TableRows(rows.filter(pa.array(~gone_n)))
-            shards.append(write_shard(dataset.storage, number, map(dataset.sample_of, left)))
-            number += 1
-    return shards, taken, rewritten
+            remaining = TableRows(rows.filter(pa.array(~gone_n)))
+            shards.append(write_shard(dataset.storage, shard_number, map(dataset.sample_of, remaining)))
+            shard_number += 1
+    return shards, removed_rows, rewritten
 
 
 def _accounted(
@@ -284,27 +293,27 @@ def _accounted(
         gone: Mask of rows of removed clips.
         down: All take-downs.
     """
-    said: set[str] = set()
+    accounted: set[str] = set()
     for table in accounting:
         gone_N = gone(table)
         if not gone_N.any():
             yield table
             continue
         rows: list[Row] = []
-        places: list[int] = []
+        indices: list[int] = []
         left_out = to_rows(table.filter(pa.array(gone_N)))
-        for place, row in zip(np.flatnonzero(gone_N).tolist(), left_out, strict=True):
+        for index, row in zip(np.flatnonzero(gone_N).tolist(), left_out, strict=True):
             record = from_json(Record, row)
             if removal := down.sources.get(record.source):
-                if record.source in said:
+                if record.source in accounted:
                     continue
-                said.add(record.source)
+                accounted.add(record.source)
                 rows.append(emptied(Record(record.source), removal).columns(row))
             else:
                 rows.append(emptied(record, down.keys[row["key"]]).columns(row))
-            places.append(place)
+            indices.append(index)
         stay = table.filter(pa.array(~gone_N))
         order = np.argsort(
-            np.concatenate([np.flatnonzero(~gone_N), np.array(places, np.int64)]), kind="stable"
+            np.concatenate([np.flatnonzero(~gone_N), np.array(indices, np.int64)]), kind="stable"
         )
         yield pa.concat_tables([stay, to_table(rows, ACCOUNTING)]).take(pa.array(order))

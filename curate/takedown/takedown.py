@@ -51,13 +51,13 @@ class TakeDowns:
 
     def of(self, record: Record) -> Removal | None:
         """Return the take-down of a record: by its source, its key, or a span that overlaps it."""
-        found = self.sources.get(record.source) or self.keys.get(record.key or "")
-        if found is not None or record.start_s is None or record.end_s is None:
-            return found
-        known: list[Removal] = []
+        match = self.sources.get(record.source) or self.keys.get(record.key or "")
+        if match is not None or record.start_s is None or record.end_s is None:
+            return match
+        span_removals: list[Removal] = []
         for name in (record.source, record.source_sha256):
-            known += self._spans.get(name, [])
-        for removal in known:
+            span_removals += self._spans.get(name, [])
+        for removal in span_removals:
             span = removal.span
             if span and min(span.end_s, record.end_s) - max(span.start_s, record.start_s) > _TOUCHING_S:
                 return removal

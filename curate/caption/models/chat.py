@@ -37,12 +37,12 @@ def video(ask: Ask) -> tuple[NDArray[np.uint8], dict[str, Any]]:
     if ask.pictures is None or not len(ask.pictures):
         raise ValueError("there are no pictures")
     again = 2 if len(ask.pictures) == 1 else 1
-    numbers = [round(time_s * _TICKS_PER_S) for time_s in ask.times_s] * again
+    frame_indices = [round(time_s * _TICKS_PER_S) for time_s in ask.times_s] * again
     metadata = {
         "fps": float(_TICKS_PER_S),
-        "total_num_frames": max(round(ask.duration_s * _TICKS_PER_S), numbers[-1] + 1),
+        "total_num_frames": max(round(ask.duration_s * _TICKS_PER_S), frame_indices[-1] + 1),
         "duration": ask.duration_s,
-        "frames_indices": numbers,
+        "frames_indices": frame_indices,
         "video_backend": "pyav",
     }
     return np.repeat(ask.pictures, again, axis=0), metadata

@@ -96,8 +96,10 @@ class EndpointModel:
         at = f"captions.endpoint_url={self._config.endpoint_url}"
         try:
             names = [
-                one.id
-                for one in _Models.model_validate_json(self._request("GET", "/models", None, once=True)).data
+                model.id
+                for model in _Models.model_validate_json(
+                    self._request("GET", "/models", None, once=True)
+                ).data
             ]
         except StatusError as error:
             if error.status == 404:  # a server without a list; it names an unknown model itself
@@ -133,8 +135,8 @@ class EndpointModel:
         where = f"the endpoint {self._config.endpoint_url}"
         again = "; run the same command again to go on"
         try:
-            found = self._request("POST", "/chat/completions", _question(self._named.name, ask))
-            return _Completion.model_validate_json(found).draft()
+            response = self._request("POST", "/chat/completions", _question(self._named.name, ask))
+            return _Completion.model_validate_json(response).draft()
         except _RejectedError as error:
             return Fault(f"the model does not take the question: {error}")
         except StatusError as error:
@@ -186,7 +188,7 @@ def _limits(timeout_s: float, attempts: int) -> StorageConfig:
 
 
 def _question(model: str, ask: Ask) -> dict[str, Any]:
-    pictures = [] if ask.pictures is None else [_picture(one) for one in ask.pictures]
+    pictures = [] if ask.pictures is None else [_picture(picture) for picture in ask.pictures]
     return {
         "model": model,
         "messages": [{"role": "user", "content": [*pictures, {"type": "text", "text": ask.prompt}]}],
@@ -207,11 +209,11 @@ def _picture(pixels: NDArray[Any]) -> dict[str, Any]:
 def _words(content: bytes) -> str:
     """Return how the server describes an error, bounded and on one line."""
     try:
-        found = json.loads(content)
+        body = json.loads(content)
     except (ValueError, RecursionError):
-        found = content.decode(errors="replace")
-    said = found.get("error", found) if isinstance(found, dict) else found
-    text = said.get("message", said) if isinstance(said, dict) else said
+        body = content.decode(errors="replace")
+    error = body.get("error", body) if isinstance(body, dict) else body
+    text = error.get("message", error) if isinstance(error, dict) else error
     return " ".join(str(text).split())[:_MOST_SHOWN] or "it gives no reason"
 
 

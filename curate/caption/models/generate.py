@@ -33,13 +33,17 @@ def answers(
         threads: CPU threads.
     """
     limit = token_limit(model.config)
-    checked = [_within(one, ask, limit) for one, ask in zip(inputs, asks, strict=True)]
-    results: dict[int, Draft | Fault] = {at: one for at, one in enumerate(checked) if isinstance(one, Fault)}
-    ready = {at: one for at, one in enumerate(checked) if not isinstance(one, Fault)}
+    checked = [_within(model_input, ask, limit) for model_input, ask in zip(inputs, asks, strict=True)]
+    results: dict[int, Draft | Fault] = {
+        at: checked_input for at, checked_input in enumerate(checked) if isinstance(checked_input, Fault)
+    }
+    ready = {
+        at: checked_input for at, checked_input in enumerate(checked) if not isinstance(checked_input, Fault)
+    }
     at_once = largest if model.device.type == "cuda" else 1
     ends = end_tokens(model, tokenizer)
     pad = min(ends) if tokenizer.pad_token_id is None else tokenizer.pad_token_id
-    for members in groups({at: shape_of(one) for at, one in ready.items()}, asks, at_once):
+    for members in groups({at: shape_of(model_input) for at, model_input in ready.items()}, asks, at_once):
         batch = stacked([ready[at] for at in members])
         tokens_in = batch["input_ids"].shape[1]
         for at, (tokens, stopped) in zip(
@@ -83,9 +87,9 @@ def stacked(inputs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     if len(inputs) == 1:
         return dict(first)
     return {
-        name: torch.cat([one[name] for one in inputs])
+        name: torch.cat([model_input[name] for model_input in inputs])
         if isinstance(first[name], torch.Tensor)
-        else [value for one in inputs for value in one[name]]
+        else [value for model_input in inputs for value in model_input[name]]
         for name in first
     }
 
@@ -143,8 +147,8 @@ def generate(
                 "the GPU's memory is not enough for the caption model; set captions.batch_clips or"
                 " captions.short_side_px lower, or take a smaller model"
             ) from None
-    found = tokens[:, inputs["input_ids"].shape[1] :].tolist()
-    return [_until(answer, ends) for answer in found]
+    new_tokens = tokens[:, inputs["input_ids"].shape[1] :].tolist()
+    return [_until(answer, ends) for answer in new_tokens]
 
 
 def end_tokens(model: Any, tokenizer: Any) -> frozenset[int]:

@@ -34,10 +34,10 @@ def _inputs(tokenizer: Any, ask: Ask) -> Mapping[str, Any]:
             tokenize=False,
             enable_thinking=False,
         )
-        found = tokenizer(text, add_special_tokens=False, return_tensors="pt")
+        encoded = tokenizer(text, add_special_tokens=False, return_tensors="pt")
     else:
-        found = tokenizer(f"{ask.prompt}\n\n", return_tensors="pt")
-    return {name: found[name] for name in ("input_ids", "attention_mask")}
+        encoded = tokenizer(f"{ask.prompt}\n\n", return_tensors="pt")
+    return {name: encoded[name] for name in ("input_ids", "attention_mask")}
 
 
 # Models with a chat template get the prompt as a chat message.

@@ -108,7 +108,7 @@ def _answers(model: Any, requests: Sequence[dict[str, Any]], sampling: Sequence[
         # vLLM rejects the whole batch when one of its questions is too long.
         if len(requests) == 1:
             return [Fault(f"the model does not take the pictures: {first_line(error)}")]
-        return [_answers(model, [one], [how])[0] for one, how in zip(requests, sampling, strict=True)]
+        return [_answers(model, [request], [how])[0] for request, how in zip(requests, sampling, strict=True)]
     return [
         draft(
             output.outputs[0].text,

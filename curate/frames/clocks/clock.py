@@ -63,36 +63,40 @@ def repaired(
         seconds_per_tick: Time base of stamps and durations.
         durations: Stated duration of each frame in ticks, 0 where unknown; a long duration is no jump.
     """
-    known = np.array([number for number, tick in enumerate(pts) if tick is not None], np.int64)
-    if not len(known) or len(pts) - len(known) > _MOST_LOST * len(pts):
+    stamped_frames = np.array([frame for frame, tick in enumerate(pts) if tick is not None], np.int64)
+    if not len(stamped_frames) or len(pts) - len(stamped_frames) > _MOST_LOST * len(pts):
         return None
     stated: Ticks = np.array([tick for tick in pts if tick is not None], np.int64)
     gaps = np.diff(stated)
-    held = np.zeros(len(stated)) if durations is None else np.array(durations, np.float64)[known]
+    held = np.zeros(len(stated)) if durations is None else np.array(durations, np.float64)[stamped_frames]
     jumps = _jumps(gaps, held, JUMP_S / seconds_per_tick)
-    if len(known) == len(pts) and (gaps > 0).all() and not jumps.any():
+    if len(stamped_frames) == len(pts) and (gaps > 0).all() and not jumps.any():
         return RepairedClock(stated.astype(np.float64), np.zeros(len(stated)))
     squeezed = _squeezed(gaps, _SQUEEZED_S / seconds_per_tick)
     rising = gaps[(gaps > 0) & ~(squeezed[1:] & squeezed[:-1])]
     usual = float(np.median(rising)) if len(rising) else 1.0
-    places = list(_breaks(stated, np.flatnonzero((gaps <= 0) | jumps) + 1))
-    joined = stated.astype(np.float64)
-    for place in places:
-        joined[place:] += joined[place - 1] + _lasts(gaps[: place - 1], usual) - joined[place]
-    kept = np.array(_longest_rising(joined.tolist()), np.int64)
-    lost = ~np.isin(np.arange(len(stated)), kept) & ~squeezed
-    if len(pts) - len(known) + lost.sum() > _MOST_LOST * (len(pts) - squeezed.sum()):
+    breaks = list(_breaks(stated, np.flatnonzero((gaps <= 0) | jumps) + 1))
+    continuous = stated.astype(np.float64)
+    for index in breaks:
+        continuous[index:] += continuous[index - 1] + _lasts(gaps[: index - 1], usual) - continuous[index]
+    rising_indices = np.array(_longest_rising(continuous.tolist()), np.int64)
+    lost = ~np.isin(np.arange(len(stated)), rising_indices) & ~squeezed
+    if len(pts) - len(stamped_frames) + lost.sum() > _MOST_LOST * (len(pts) - squeezed.sum()):
         return None
     instant = _INSTANT_S / seconds_per_tick
-    ticks, shifts = _filled(len(pts), known, joined, kept, squeezed, usual, instant)
-    everywhere = np.arange(len(known))
-    ordered, unmoved = _filled(len(pts), known, np.sort(joined), everywhere, squeezed, usual, instant)
+    ticks, shifts = _filled(len(pts), stamped_frames, continuous, rising_indices, squeezed, usual, instant)
+    everywhere = np.arange(len(stamped_frames))
+    ordered, unmoved = _filled(
+        len(pts), stamped_frames, np.sort(continuous), everywhere, squeezed, usual, instant
+    )
     if (np.diff(ordered) > 0).all() and _unevenness(ordered, usual) < _unevenness(ticks, usual):
         ticks, shifts = ordered, unmoved
     moved = np.zeros(len(pts))
-    moved[known] = joined - stated
-    before = np.maximum.accumulate(np.where(np.isin(np.arange(len(pts)), known), np.arange(len(pts)), 0))
-    return RepairedClock(ticks, shifts + moved[before], tuple(int(known[place]) for place in places))
+    moved[stamped_frames] = continuous - stated
+    before = np.maximum.accumulate(
+        np.where(np.isin(np.arange(len(pts)), stamped_frames), np.arange(len(pts)), 0)
+    )
+    return RepairedClock(ticks, shifts + moved[before], tuple(int(stamped_frames[index]) for index in breaks))
 
 
 def _lasts(gaps: Ticks, usual: float) -> float:
@@ -109,21 +113,21 @@ def _jumps(gaps: Ticks, held: NDArray[np.float64], longest: float) -> NDArray[np
     MP4 states durations in decoding order where pictures are reordered, so nearby frames count.
     """
     jumps = np.zeros(len(gaps), bool)
-    for place in np.flatnonzero(gaps > longest).tolist():
-        stated = held[max(0, place - _REORDERED) : place + _REORDERED + 1].max()
-        jumps[place] = stated < gaps[place] / 2
+    for index in np.flatnonzero(gaps > longest).tolist():
+        stated = held[max(0, index - _REORDERED) : index + _REORDERED + 1].max()
+        jumps[index] = stated < gaps[index] / 2
     return jumps
 
 
 def _breaks(stated: Ticks, suspects: NDArray[np.intp]) -> Iterator[int]:
     """Yield the frames at which another clock begins: the stamps around them before and after do not overlap."""
     since = 0
-    for place in suspects.tolist():
-        before, after = stated[max(since, place - _AROUND) : place], stated[place : place + _AROUND]
+    for index in suspects.tolist():
+        before, after = stated[max(since, index - _AROUND) : index], stated[index : index + _AROUND]
         anew = after.max() < before.min() and min(len(before), len(after)) >= _LEAST
         if anew or after.min() > before.max():
-            yield place
-            since = place
+            yield index
+            since = index
 
 
 def _longest_rising(ticks: list[float]) -> list[int]:
@@ -131,20 +135,20 @@ def _longest_rising(ticks: list[float]) -> list[int]:
     tails: list[float] = []
     ends: list[int] = []
     previous = [-1] * len(ticks)
-    for place, tick in enumerate(ticks):
+    for index, tick in enumerate(ticks):
         length = bisect_left(tails, tick)
-        previous[place] = ends[length - 1] if length else -1
+        previous[index] = ends[length - 1] if length else -1
         if length == len(tails):
             tails.append(tick)
-            ends.append(place)
+            ends.append(index)
         elif tick < tails[length]:
-            tails[length], ends[length] = tick, place
-    found: list[int] = []
-    place = ends[-1]
-    while place >= 0:
-        found.append(place)
-        place = previous[place]
-    return found[::-1]
+            tails[length], ends[length] = tick, index
+    indices: list[int] = []
+    index = ends[-1]
+    while index >= 0:
+        indices.append(index)
+        index = previous[index]
+    return indices[::-1]
 
 
 def _unevenness(ticks: NDArray[np.float64], usual: float) -> float:
@@ -162,9 +166,9 @@ def _squeezed(gaps: Ticks, longest: float) -> NDArray[np.bool_]:
 
 def _filled(
     frames: int,
-    known: Ticks,
+    stamped_frames: Ticks,
     stated: NDArray[np.float64],
-    kept: Ticks,
+    rising_indices: Ticks,
     squeezed: NDArray[np.bool_],
     usual: float,
     instant: float,
@@ -174,19 +178,23 @@ def _filled(
     Frames between two that are kept are spread evenly. Where there is no room for them, squeezed ones have no time, and
     for others everything after is delayed.
     """
-    places, ticks = known[kept], stated[kept]
-    count = np.diff(places)
+    anchors, ticks = stamped_frames[rising_indices], stated[rising_indices]
+    count = np.diff(anchors)
     room = np.diff(ticks)
     crowded = (count > 1) & (room < count * usual / 2)
-    timeless = crowded & np.array([squeezed[a : b + 1].any() for a, b in pairwise(kept.tolist())], bool)
+    timeless = crowded & np.array(
+        [squeezed[a : b + 1].any() for a, b in pairwise(rising_indices.tolist())], bool
+    )
     missing = np.where(crowded & ~timeless, count * usual - room, 0.0)
     moved = np.concatenate([[0.0], np.cumsum(missing)])
-    numbers = np.arange(frames)
-    found = np.interp(numbers, places, ticks + moved)
-    found += np.minimum(numbers - places[0], 0) * usual + np.maximum(numbers - places[-1], 0) * usual
-    for place in np.flatnonzero(timeless).tolist():
-        between = np.arange(1, count[place])
-        short = min(instant, room[place] / (count[place] + 1))
-        found[places[place] + between] = found[places[place]] + between * short
-    shifts = moved[np.clip(np.searchsorted(places, numbers, side="right") - 1, 0, None)]
-    return found, shifts
+    frame_indices = np.arange(frames)
+    filled = np.interp(frame_indices, anchors, ticks + moved)
+    filled += (
+        np.minimum(frame_indices - anchors[0], 0) * usual + np.maximum(frame_indices - anchors[-1], 0) * usual
+    )
+    for index in np.flatnonzero(timeless).tolist():
+        between = np.arange(1, count[index])
+        short = min(instant, room[index] / (count[index] + 1))
+        filled[anchors[index] + between] = filled[anchors[index]] + between * short
+    shifts = moved[np.clip(np.searchsorted(anchors, frame_indices, side="right") - 1, 0, None)]
+    return filled, shifts

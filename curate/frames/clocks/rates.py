@@ -116,8 +116,8 @@ def snapped(rate: Fraction) -> Fraction:
 
 def _usual(rate: Fraction) -> Fraction | None:
     """Return the rate that cameras have and a measured one stands for, or None."""
-    if (found := snapped(rate)) in STANDARD_RATES:
-        return found
+    if (standard := snapped(rate)) in STANDARD_RATES:
+        return standard
     half = rate.limit_denominator(2)
     return half if abs(half - rate) <= _HALF_TOLERANCE * rate else None
 
@@ -143,20 +143,24 @@ def _fitted(times_s: Seconds, rate: Fraction, max_fps: float) -> Fraction:
     In ticks of a millisecond gaps do not tell 29.97 from 30, but ten seconds on the grids are a third of a frame apart.
     """
 
-    def fit(one: Fraction) -> float:
-        return float(np.abs(np.exp(2j * np.pi * float(one) * (times_s - times_s[0])).mean()))
+    def fit(candidate: Fraction) -> float:
+        return float(np.abs(np.exp(2j * np.pi * float(candidate) * (times_s - times_s[0])).mean()))
 
     half = Fraction(round(2 * rate), 2)
-    near = [one for one in (*STANDARD_RATES, half) if 0 < abs(one - rate) <= _SNAP_TOLERANCE * rate]
-    best = max((one for one in near if one <= max_fps), key=fit, default=rate)
+    near = [
+        candidate
+        for candidate in (*STANDARD_RATES, half)
+        if 0 < abs(candidate - rate) <= _SNAP_TOLERANCE * rate
+    ]
+    best = max((candidate for candidate in near if candidate <= max_fps), key=fit, default=rate)
     return best if fit(best) >= max(_LEAST_FIT, fit(rate) + _BETTER_FIT) else rate
 
 
 def _drops_frames(gaps_s: Seconds, rate: Fraction) -> bool:
     """Return whether frames lie on the grid of a rate but for some that are missing."""
     slots = gaps_s * float(rate)
-    whole = (np.abs(slots - np.rint(slots)) <= _OFF) & (slots > _OFF)
-    return float(whole.mean()) >= _MOST
+    skips = (np.abs(slots - np.rint(slots)) <= _OFF) & (slots > _OFF)
+    return float(skips.mean()) >= _MOST
 
 
 def _lies_on_grid(times_s: Seconds, rate: Fraction, runs: Runs, off_s: float) -> bool:

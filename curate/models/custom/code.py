@@ -53,15 +53,15 @@ class StageCode:
             raise UsageError(
                 f"stages.{self.stage}: {home} cannot be imported ({type(error).__name__}: {first_line(error)})"
             ) from error
-        found = getattr(module, name, None)
-        if not isinstance(found, type):
+        stage_type = getattr(module, name, None)
+        if not isinstance(stage_type, type):
             raise UsageError(f"stages.{self.stage}: {home} has no class {name}")
         if self.text is None and _digest(_source(module.__spec__), self.version) != self.digest:
             raise UsageError(
                 f"stages.{self.stage}: {home} is another one here than where the run began; install the same"
                 " version on every node"
             )
-        return found
+        return stage_type
 
     def _module(self, path: str) -> ModuleType:
         name = f"reelweave_stage_{self.digest[:16]}"
@@ -103,7 +103,7 @@ def find_code(stage: str, use: str) -> StageCode:
 
 def installed() -> list[importlib.metadata.EntryPoint]:
     """Return the entry points of all installed stages, by name; none is imported."""
-    return sorted(importlib.metadata.entry_points(group=GROUP), key=lambda one: (one.name, one.value))
+    return sorted(importlib.metadata.entry_points(group=GROUP), key=lambda point: (point.name, point.value))
 
 
 def version_of(point: importlib.metadata.EntryPoint) -> str:
@@ -121,28 +121,28 @@ def _read(path: Path, named: str) -> bytes:
 
 
 def _installed(stage: str) -> StageCode:
-    every = installed()
-    found = {point.value: point for point in every if point.name == stage}
-    if not found:
-        names = sorted({point.name for point in every})
+    all_points = installed()
+    points = {point.value: point for point in all_points if point.name == stage}
+    if not points:
+        names = sorted({point.name for point in all_points})
         close = get_close_matches(stage, names, n=1)
         nearest = f"did you mean {close[0]}? " if close else ""
-        there = f"installed: {', '.join(names)}" if names else "none is installed"
+        listing = f"installed: {', '.join(names)}" if names else "none is installed"
         raise UsageError(
-            f"stages.{stage}: no entry point of this name in the group {GROUP}; {nearest}{there}. Or set"
+            f"stages.{stage}: no entry point of this name in the group {GROUP}; {nearest}{listing}. Or set"
             f" stages.{stage}.use to FILE.py:CLASS or MODULE:CLASS"
         )
-    if len(found) > 1:
+    if len(points) > 1:
         raise UsageError(
-            f"stages.{stage}: several installed packages have this entry point ({', '.join(sorted(found))}); set"
+            f"stages.{stage}: several installed packages have this entry point ({', '.join(sorted(points))}); set"
             f" stages.{stage}.use to one of them"
         )
-    (point,) = found.values()
+    (point,) = points.values()
     return _module_code(stage, point.value, version_of(point))
 
 
-def _module_code(stage: str, place: str, version: str) -> StageCode:
-    home = place.partition(":")[0]
+def _module_code(stage: str, module_path: str, version: str) -> StageCode:
+    home = module_path.partition(":")[0]
     moved = f"; Reelweave's modules are in reelweave.{home}" if home.startswith("curate.") else ""
     try:
         # A parent package is imported, as Python does to find what is in it.
@@ -153,7 +153,7 @@ def _module_code(stage: str, place: str, version: str) -> StageCode:
         ) from error
     if spec is None:
         raise UsageError(f"stages.{stage}: there is no module {home} here{moved}; install its package")
-    return StageCode(stage, place, None, version, _digest(_source(spec), version))
+    return StageCode(stage, module_path, None, version, _digest(_source(spec), version))
 
 
 def _source(spec: object) -> bytes:

@@ -29,27 +29,29 @@ def configured(values: Any) -> Any:
     """
     if not isinstance(values, Mapping):
         return values
-    found: dict[Any, Any] = {}
+    stage_configs: dict[Any, Any] = {}
     wrong: list[InitErrorDetails] = []
-    for name, own in values.items():
+    for name, stage_values in values.items():
         try:
-            found[name] = own if isinstance(own, StageConfig) else _configured(name, own)
+            stage_configs[name] = (
+                stage_values if isinstance(stage_values, StageConfig) else _configured(name, stage_values)
+            )
         except _WrongError as error:
             wrong += error.details
     if wrong:
         raise ValidationError.from_exception_data("stages", wrong)
-    _check_scores(found)
-    return found
+    _check_scores(stage_configs)
+    return stage_configs
 
 
 def _configured(name: object, values: object) -> StageConfig:
     values = {} if values is None else values
     if not isinstance(name, str) or not NAME.fullmatch(name):
-        said = "a stage's name has lower-case letters, digits and underscores, a letter first, at most 40"
-        raise _WrongError([_detail((str(name),), values, said)])
+        reason = "a stage's name has lower-case letters, digits and underscores, a letter first, at most 40"
+        raise _WrongError([_detail((str(name),), values, reason)])
     if not isinstance(values, dict) or not isinstance(use := values.get("use") or "", str):
-        said = "a stage is a mapping of its keys, and `use` is text"
-        raise _WrongError([_detail((name,), values, said)])
+        reason = "a stage is a mapping of its keys, and `use` is text"
+        raise _WrongError([_detail((name,), values, reason)])
     code = find_code(name, use)
     model = stage_class(code).Config
     try:
@@ -66,19 +68,19 @@ def stage_class(code: StageCode) -> type[CustomStage]:
     Raises:
         UsageError: it fails, or is no stage.
     """
-    found = code.load()
+    stage_type = code.load()
     wrong = None
-    if not issubclass(found, CustomStage):
+    if not issubclass(stage_type, CustomStage):
         wrong = "does not derive from reelweave.CustomStage"
-    elif found.__abstractmethods__:
-        wrong = f"lacks {', '.join(sorted(found.__abstractmethods__))}"
-    elif not (isinstance(found.Config, type) and issubclass(found.Config, StageConfig)):
+    elif stage_type.__abstractmethods__:
+        wrong = f"lacks {', '.join(sorted(stage_type.__abstractmethods__))}"
+    elif not (isinstance(stage_type.Config, type) and issubclass(stage_type.Config, StageConfig)):
         wrong = "has a Config that does not derive from reelweave.StageConfig"
-    elif not all(isinstance(score, str) and NAME.fullmatch(score) for score in found.scores):
+    elif not all(isinstance(score, str) and NAME.fullmatch(score) for score in stage_type.scores):
         wrong = "has a score whose name is other than lower-case letters, digits and underscores"
     if wrong:
         raise UsageError(f"stages.{code.stage}: {code.place} {wrong}")
-    return found
+    return stage_type
 
 
 def check_thresholds(filters: FilterConfig, stages: Mapping[str, StageConfig]) -> None:
@@ -87,12 +89,12 @@ def check_thresholds(filters: FilterConfig, stages: Mapping[str, StageConfig]) -
     Raises:
         ValidationError: a threshold is of no score.
     """
-    scores = [score for one in stages.values() for score in stage_class(one.code).scores]
-    known = {f"{bound}_{score}" for bound in ("min", "max") for score in scores}
+    scores = [score for stage_config in stages.values() for score in stage_class(stage_config.code).scores]
+    valid_keys = {f"{bound}_{score}" for bound in ("min", "max") for score in scores}
     wrong: list[InitErrorDetails] = [
         {"type": "extra_forbidden", "loc": (key,), "input": value}
         for key, value in (filters.model_extra or {}).items()
-        if key not in known
+        if key not in valid_keys
     ]
     if wrong:
         raise ValidationError.from_exception_data("filters", wrong)
@@ -106,12 +108,12 @@ def check_embeds(name: str, stages: Mapping[str, StageConfig]) -> None:
     """
     if name not in stages:
         raise ValueError(f"backend names stages.{name}, and there is no such stage in the section stages")
-    made = stage_class(stages[name].code)
-    if not made.embeds:
+    stage_type = stage_class(stages[name].code)
+    if not stage_type.embeds:
         raise ValueError(
             f"backend names stages.{name}, which gives no vectors: its class lacks `embeds = True`"
         )
-    if made.reads_caption or stages[name].after_dedup:
+    if stage_type.reads_caption or stages[name].after_dedup:
         raise ValueError(
             f"backend names stages.{name}, which runs after the comparison that needs its vectors"
         )
@@ -137,12 +139,12 @@ class _WrongError(Exception):
 
 def _located(name: str, error: ValidationError, model: type[StageConfig]) -> Iterator[InitErrorDetails]:
     for item in error.errors():
-        said = str(item["msg"]).removeprefix("Value error, ")
+        reason = str(item["msg"]).removeprefix("Value error, ")
         if item["type"] == "extra_forbidden":
-            said = f"the stage has no such key; known here: {', '.join(model.model_fields)}"
-        yield _detail((name, *item["loc"]), item["input"], said)
+            reason = f"the stage has no such key; known here: {', '.join(model.model_fields)}"
+        yield _detail((name, *item["loc"]), item["input"], reason)
 
 
-def _detail(key: tuple[int | str, ...], value: object, said: str) -> InitErrorDetails:
-    kind = PydanticCustomError("stage", "{said}", {"said": said})
+def _detail(key: tuple[int | str, ...], value: object, reason: str) -> InitErrorDetails:
+    kind = PydanticCustomError("stage", "{said}", {"said": reason})
     return {"type": kind, "loc": key, "input": value}

@@ -137,29 +137,31 @@ def extents(sources: Sequence[SourceRef], headers: Mapping[str, SourceHeader | N
         sources: All sources.
         headers: Headers of some sources, None for one that cannot be read.
     """
-    known: dict[str, Extent] = {}
-    for uri, found in headers.items():
-        if found is None:
-            known[uri] = NOTHING
-        elif found.seconds is not None:
-            seconds = max(0.0, found.seconds)
-            pixel_s = seconds * found.pixels**_BYTES_OF_PIXELS
-            known[uri] = Extent(seconds, pixel_s, seconds * found.effort)
+    by_uri: dict[str, Extent] = {}
+    for uri, header in headers.items():
+        if header is None:
+            by_uri[uri] = NOTHING
+        elif header.seconds is not None:
+            seconds = max(0.0, header.seconds)
+            pixel_s = seconds * header.pixels**_BYTES_OF_PIXELS
+            by_uri[uri] = Extent(seconds, pixel_s, seconds * header.effort)
     sizes = {source.uri: max(0, source.size) for source in sources}
-    held = sum(sizes[uri] for uri in known)
+    held = sum(sizes[uri] for uri in by_uri)
     per_byte = [
-        sum(getattr(extent, name) for extent in known.values()) / held if held else 1.0
+        sum(getattr(extent, name) for extent in by_uri.values()) / held if held else 1.0
         for name in ("seconds", "pixel_s", "effort")
     ]
-    return {uri: known.get(uri) or Extent(*(rate * size for rate in per_byte)) for uri, size in sizes.items()}
+    return {
+        uri: by_uri.get(uri) or Extent(*(rate * size for rate in per_byte)) for uri, size in sizes.items()
+    }
 
 
 def choose_sample(sources: Sequence[SourceRef], extent: Mapping[str, Extent], count: int) -> list[SourceRef]:
     """Return sources spread evenly over their effort, without those that have none; same input, same sample."""
-    wanted = [source for source in sources if extent[source.uri].effort > 0]
-    by_effort = sorted(wanted, key=lambda one: (extent[one.uri].effort, one.uri))
+    with_effort = [source for source in sources if extent[source.uri].effort > 0]
+    by_effort = sorted(with_effort, key=lambda source: (extent[source.uri].effort, source.uri))
     count = min(count, len(by_effort))
-    return [by_effort[(2 * place + 1) * len(by_effort) // (2 * count)] for place in range(count)]
+    return [by_effort[(2 * index + 1) * len(by_effort) // (2 * count)] for index in range(count)]
 
 
 def forecast(
@@ -176,23 +178,25 @@ def forecast(
         extent: Extent of all sources, by URI.
         config: Prices.
     """
-    working = [one for one in extent.values() if one.effort > 0]
+    working = [source_extent for source_extent in extent.values() if source_extent.effort > 0]
 
     def scaled(values: Sequence[float], by: str, unit: float = 1.0) -> Estimate:
-        held = [getattr(extent[one.uri], by) for one in measured]
-        found = _ratio_estimate(values, held, sum(getattr(one, by) for one in working), len(working))
-        return Estimate(found.value / unit, found.low / unit, found.high / unit)
+        held = [getattr(extent[cost.uri], by) for cost in measured]
+        estimate = _ratio_estimate(
+            values, held, sum(getattr(source_extent, by) for source_extent in working), len(working)
+        )
+        return Estimate(estimate.value / unit, estimate.low / unit, estimate.high / unit)
 
-    clip_gb = scaled([one.clip_bytes for one in measured], "pixel_s", 1e9)
-    core_hours = scaled([one.core_s for one in measured], "effort", 3600)
-    gpu_hours = scaled([one.gpu_s for one in measured], "seconds", 3600)
+    clip_gb = scaled([cost.clip_bytes for cost in measured], "pixel_s", 1e9)
+    core_hours = scaled([cost.core_s for cost in measured], "effort", 3600)
+    gpu_hours = scaled([cost.gpu_s for cost in measured], "seconds", 3600)
     return Forecast(
         sources=len(sources),
         sampled=len(measured),
         source_bytes=sum(source.size for source in sources if source.size > 0),
-        clips=scaled([one.clips for one in measured], "seconds"),
+        clips=scaled([cost.clips for cost in measured], "seconds"),
         clip_gb=clip_gb,
-        clip_hours=scaled([one.clip_s for one in measured], "seconds", 3600),
+        clip_hours=scaled([cost.clip_s for cost in measured], "seconds", 3600),
         core_hours=core_hours,
         gpu_hours=gpu_hours,
         price=_priced((core_hours, config.core_hour_price), (gpu_hours, config.gpu_hour_price)),
@@ -217,19 +221,20 @@ def _ratio_estimate(
     count = len(values)
     if population <= count:
         return Estimate(value, value, value)
-    seen = sum(values)  # clips of the sample are certain
+    sample_total = sum(values)  # clips of the sample are certain
     if count < 2:
-        return Estimate(value, seen, math.inf)
-    whole = sum(held)
+        return Estimate(value, sample_total, math.inf)
+    size_total = sum(held)
     # A source that makes up much of the sample bends the ratio its own way: HC3 of MacKinnon and White (1985).
     residuals = sum(
-        ((one - ratio * own) / (1 - own / whole)) ** 2 for one, own in zip(values, held, strict=True)
+        ((measured - ratio * size) / (1 - size / size_total)) ** 2
+        for measured, size in zip(values, held, strict=True)
     )
     error = population * math.sqrt((1 - count / population) * residuals / (count - 1) / count)
     # A sample that holds little of the whole, by extent, says less of it.
-    error *= (total / population) / (whole / count)
+    error *= (total / population) / (size_total / count)
     spread = _student(count - 1) * error
-    return Estimate(value, max(seen, value - spread), value + spread)
+    return Estimate(value, max(sample_total, value - spread), value + spread)
 
 
 def _student(freedom: int) -> float:

@@ -15,7 +15,7 @@ from reelweave.curate.source_pass.tasks import MeasureTask
 def wants_scores(state: CurationState) -> bool:
     """Return whether a threshold is set on a score that some clips were never measured for, or all are asked for."""
     return state.measures_all or not state.closed.never_measured.isdisjoint(
-        one.name for one in thresholds(state.config.filters)
+        threshold.name for threshold in thresholds(state.config.filters)
     )
 
 
@@ -32,23 +32,23 @@ def measure_tasks(state: CurationState, chosen: Set[str]) -> tuple[int, Iterator
     if not lacking.any() or not wants_scores(state):
         return 0, iter(())
     lost = _lost(state, lacking)
-    state.closed.drop([state.listed[number].uri for number in lost.tolist()])
+    state.closed.drop([state.listed[index].uri for index in lost.tolist()])
     lacking[lost] = False
     return int(lacking.sum()), _tasks(state, lacking)
 
 
-def _lost(state: CurationState, wanted: Mask) -> np.ndarray:
+def _lost(state: CurationState, selected: Mask) -> np.ndarray:
     """Return the numbers of wanted sources of which a clip is lost."""
     staged, lost = state.staged(), [np.zeros(0, np.int64)]
     for partition in range(state.closed.partitions):
         clips = state.closed.clips(partition)
-        clips = kept(clips, wanted[column(clips, "source").to_numpy()] & ~equal(clips, "sha256", ""))
+        clips = kept(clips, selected[column(clips, "source").to_numpy()] & ~equal(clips, "sha256", ""))
         lost.append(column(clips, "source").to_numpy()[~state.at_hand(clips, staged)].astype(np.int64))
     return np.unique(np.concatenate(lost))
 
 
-def _tasks(state: CurationState, wanted: Mask) -> Iterator[MeasureTask]:
-    sources = [state.listed[number] for number in np.flatnonzero(wanted).tolist()]
+def _tasks(state: CurationState, selected: Mask) -> Iterator[MeasureTask]:
+    sources = [state.listed[index] for index in np.flatnonzero(selected).tolist()]
     by_id = {source_id(source): source for source in sources}
     for fingerprint in state.closed.fingerprints:
         for identity, summary in state.ledger.latest(STAGE, fingerprint, source_summary):
@@ -56,7 +56,10 @@ def _tasks(state: CurationState, wanted: Mask) -> Iterator[MeasureTask]:
             if source is None or state.closed.fingerprint(state.closed.numbers[source.uri]) != fingerprint:
                 continue
             ids = [record.clip_id for record in summary.records if record.sha256]
-            places = zip(ids, state.places_of(texts_of(ids)), strict=True)
+            locations = zip(ids, state.places_of(texts_of(ids)), strict=True)
             yield MeasureTask(
-                source, summary, fingerprint, {one: place for one, place in places if place is not None}
+                source,
+                summary,
+                fingerprint,
+                {clip_id: location for clip_id, location in locations if location is not None},
             )

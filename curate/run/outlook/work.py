@@ -52,7 +52,7 @@ def may_be_older(ledger: Ledger, config: CurateConfig, dataset: Dataset) -> bool
     revised = (config.captions, config.embed, config.text_embed)
     return (
         bool(ADDED)
-        or any(one.REVISION for one in revised)
+        or any(part.REVISION for part in revised)
         or config.revisions() != revisions_of(dataset)
         or not earlier_digests(config.source_stage()).keys().isdisjoint(ledger.fingerprints(CUT))
     )
@@ -66,18 +66,18 @@ def work_of(state: CurationState, before: Mapping[str, Any] | None, redo_older: 
         before: Content of the configuration of the finished dataset; None without one.
         redo_older: Whether results of earlier versions are made again.
     """
-    found = [*_older(state, redo_older), *_scores(state, redo_older), *_older_results(state, redo_older)]
+    pending = [*_older(state, redo_older), *_scores(state, redo_older), *_older_results(state, redo_older)]
     if before is not None:
-        found += [*_sources(state, before), *_stages(state)]
+        pending += [*_sources(state, before), *_stages(state)]
     changes = before is not None and next(differences(before, state.config.content()), None) is not None
-    return [*found, *_decided(state, redo_older, changes or any(one.now for one in found))]
+    return [*pending, *_decided(state, redo_older, changes or any(work.now for work in pending))]
 
 
 def _older(state: CurationState, redo: bool) -> Iterator[Work]:
     older = state.closed.older & state.numbered(state.sources.keys())
     if not older.any():
         return
-    digests = {state.closed.fingerprint(number) for number in np.flatnonzero(older).tolist()}
+    digests = {state.closed.fingerprint(index) for index in np.flatnonzero(older).tolist()}
     revisions = sorted(state.earlier_cuts[digest] for digest in digests)
     clips, clip_s = _clips(state.closed, older)
     core_s = state.closed.total_cpu_s(older)
@@ -87,13 +87,19 @@ def _older(state: CurationState, redo: bool) -> Iterator[Work]:
         f" {SourceStageConfig.REVISION})"
     )
     cost = f"{_core_time(core_s)} as measured then, and all later stages for clips that change"
-    said = (
+    sentence = (
         f"{which} and are cut anew: {cost}"
         if redo
         else f"{which} and stay as they are; --redo-older cuts them"
     )
     yield Work(
-        "older", int(older.sum()), clips, clip_s, core_s, redo, said if redo else f"{said} anew: {cost}"
+        "older",
+        int(older.sum()),
+        clips,
+        clip_s,
+        core_s,
+        redo,
+        sentence if redo else f"{sentence} anew: {cost}",
     )
 
 
@@ -108,12 +114,12 @@ def _older_results(state: CurationState, redo: bool) -> Iterator[Work]:
         core_s = _stage_s(state, stage.name, count)
         cost = "" if core_s is None else f", {_core_time(core_s)} as measured in earlier runs"
         which = f"{stage.name}: {count} clips ({_time(clip_s)}) went through an earlier version of it"
-        said = (
+        sentence = (
             f"{which} and do so again{cost}"
             if redo
             else f"{which} and keep its results; --redo-older sends them through this version{cost}"
         )
-        yield Work(f"older {stage.name}", sources, count, clip_s, core_s, redo, said)
+        yield Work(f"older {stage.name}", sources, count, clip_s, core_s, redo, sentence)
 
 
 def _decided(state: CurationState, redo: bool, changes: bool) -> Iterator[Work]:
@@ -129,12 +135,12 @@ def _decided(state: CurationState, redo: bool, changes: bool) -> Iterator[Work]:
         which = (
             f"{what} otherwise by this version (revision {now} of {name}, the dataset has {was.get(name, 0)})"
         )
-        said = (
+        sentence = (
             f"{which}; that is done now, and no source is read"
             if done
             else f"{which} and stay as they are; --redo-older does it anew without reading a source"
         )
-        yield Work(name, clips.sources, clips.samples, clips.duration_s, None, done, said)
+        yield Work(name, clips.sources, clips.samples, clips.duration_s, None, done, sentence)
 
 
 def _stage_s(state: CurationState, name: str, clips: int) -> float | None:
@@ -144,13 +150,13 @@ def _stage_s(state: CurationState, name: str, clips: int) -> float | None:
     return None if each_s is None else each_s * clips
 
 
-def _counted(state: CurationState, wanted: Callable[[int, pa.Table], Mask]) -> tuple[int, int, float]:
+def _counted(state: CurationState, select: Callable[[int, pa.Table], Mask]) -> tuple[int, int, float]:
     """Return the number of sources, clips and seconds of clips that are wanted of all partitions."""
     state.place_results()
     sources, count, clip_s = 0, 0, 0.0
     for partition in range(state.closed.partitions):
         clips = state.closed.clips(partition)
-        clips = kept(clips, wanted(partition, clips))
+        clips = kept(clips, select(partition, clips))
         sources += len(np.unique(column(clips, "source").to_numpy()))
         count, clip_s = count + len(clips), clip_s + float(column(clips, "duration_s").to_numpy().sum())
     return sources, count, clip_s
@@ -165,13 +171,13 @@ def _scores(state: CurationState, redo: bool) -> Iterator[Work]:
     clips, clip_s = _clips(state.closed, lacking)
     names, count = ", ".join(sorted(ADDED)), int(lacking.sum())
     now = redo or wants_scores(state)
-    said = f"{clips} clips ({_time(clip_s)}) of {count} sources were cut before this version of the scores {names}"
-    said += (
+    sentence = f"{clips} clips ({_time(clip_s)}) of {count} sources were cut before this version of the scores {names}"
+    sentence += (
         "; they are measured now, and no source is read"
         if now
         else ("; a new threshold on one of them, or --redo-older, measures them without reading a source")
     )
-    yield Work("scores", count, clips, clip_s, None, now, said)
+    yield Work("scores", count, clips, clip_s, None, now, sentence)
 
 
 def _sources(state: CurationState, before: Mapping[str, Any]) -> Iterator[Work]:
@@ -179,16 +185,20 @@ def _sources(state: CurationState, before: Mapping[str, Any]) -> Iterator[Work]:
     if not waiting:
         return
     unclosed = state.numbered(waiting)
-    known, changed = _before(state, before), _changed_keys(state, before)
-    again = unclosed & known.closed if known is not None and changed else np.zeros(len(unclosed), bool)
-    if known is not None and again.any():
-        clips, clip_s = _clips(known, again)
-        core_s, count = known.total_cpu_s(again), int(again.sum())
-        said = (
+    earlier_closed, changed = _before(state, before), _changed_keys(state, before)
+    again = (
+        unclosed & earlier_closed.closed
+        if earlier_closed is not None and changed
+        else np.zeros(len(unclosed), bool)
+    )
+    if earlier_closed is not None and again.any():
+        clips, clip_s = _clips(earlier_closed, again)
+        core_s, count = earlier_closed.total_cpu_s(again), int(again.sum())
+        sentence = (
             f"{count} sources ({clips} clips, {_time(clip_s)}) are cut anew, since {', '.join(changed)} changed:"
             f" {_core_time(core_s)} when they were cut before, and all later stages for clips that change"
         )
-        yield Work("cut", count, clips, clip_s, core_s, True, said)
+        yield Work("cut", count, clips, clip_s, core_s, True, sentence)
     if count := int((unclosed & ~again).sum()):
         yield Work("new", count, 0, 0.0, None, True, f"{count} sources are to be cut that have no result yet")
 
@@ -218,19 +228,19 @@ def _stages(state: CurationState) -> Iterator[Work]:
         sources, count, clip_s = _counted(state, partial(state.todo, stages=[stage]))
         if count:
             core_s = _stage_s(state, stage.name, count)
-            said = (
+            sentence = (
                 f"{stage.name}: its configuration, code or model is another; up to {count} clips ({_time(clip_s)})"
                 " go through it again"
             )
-            yield Work(stage.name, sources, count, clip_s, core_s, True, said)
+            yield Work(stage.name, sources, count, clip_s, core_s, True, sentence)
 
 
-def _clips(closed: ClosedSources, wanted: Mask) -> tuple[int, float]:
+def _clips(closed: ClosedSources, selected: Mask) -> tuple[int, float]:
     """Return the number and the seconds of the clips that were cut from wanted sources."""
     count, seconds = 0, 0.0
     for partition in range(closed.partitions):
         clips = closed.clips(partition)
-        clips = kept(clips, wanted[column(clips, "source").to_numpy()] & ~equal(clips, "sha256", ""))
+        clips = kept(clips, selected[column(clips, "source").to_numpy()] & ~equal(clips, "sha256", ""))
         count, seconds = count + len(clips), seconds + float(column(clips, "duration_s").to_numpy().sum())
     return count, seconds
 
@@ -245,4 +255,4 @@ def _core_time(seconds: float) -> str:
 
 def sentences(work: Sequence[Work]) -> tuple[str, ...]:
     """Return the work in words."""
-    return tuple(one.said for one in work)
+    return tuple(entry.said for entry in work)

@@ -9,7 +9,7 @@ from reelweave.loader.errors import RunError
 
 
 def await_cluster(
-    least: Resources,
+    required: Resources,
     limit_s: float,
     waiting: Callable[[Resources], None],
     size: Callable[[], Resources] = cluster_size,
@@ -21,7 +21,7 @@ def await_cluster(
     that waits, so a run that begins before its GPU nodes would keep its models on processors.
 
     Args:
-        least: Processors and GPUs of all nodes together.
+        required: Processors and GPUs of all nodes together.
         limit_s: Longest wait, seconds.
         waiting: Called with what is there before each further wait.
         size: Returns what all nodes have together.
@@ -30,36 +30,39 @@ def await_cluster(
     Raises:
         RunError: they are not there in time; the message names the key.
     """
-    if _enough(size(), least):
+    if _enough(size(), required):
         return
     end = time.monotonic() + limit_s
-    _ask_for(least)
+    _ask_for(required)
     try:
-        while not _enough(there := size(), least):
+        while not _enough(available := size(), required):
             if time.monotonic() >= end:
-                raise RunError(_too_few(least, there, limit_s))
-            waiting(there)
+                raise RunError(_too_few(required, available, limit_s))
+            waiting(available)
             time.sleep(min(poll_s, max(0.0, end - time.monotonic())))
     finally:
         _ask_for(Resources(0))  # a request that stands holds its nodes for ever
 
 
-def _enough(there: Resources, least: Resources) -> bool:
-    return there.cpus >= least.cpus and there.gpus >= least.gpus
+def _enough(available: Resources, required: Resources) -> bool:
+    return available.cpus >= required.cpus and available.gpus >= required.gpus
 
 
-def _ask_for(least: Resources) -> None:
+def _ask_for(required: Resources) -> None:
     from ray.autoscaler.sdk import request_resources
 
     # A bundle of one GPU each: nodes of any number of GPUs will do.
-    request_resources(num_cpus=int(least.cpus), bundles=[{"GPU": 1}] * int(least.gpus))
+    request_resources(num_cpus=int(required.cpus), bundles=[{"GPU": 1}] * int(required.gpus))
 
 
-def _too_few(least: Resources, there: Resources, limit_s: float) -> str:
+def _too_few(required: Resources, available: Resources, limit_s: float) -> str:
     missing = [
-        f"{has:g} of the {wanted:g} {name} of run.wait_for_{name.lower()}"
-        for name, wanted, has in (("CPUs", least.cpus, there.cpus), ("GPUs", least.gpus, there.gpus))
-        if has < wanted
+        f"{has:g} of the {needed:g} {name} of run.wait_for_{name.lower()}"
+        for name, needed, has in (
+            ("CPUs", required.cpus, available.cpus),
+            ("GPUs", required.gpus, available.gpus),
+        )
+        if has < needed
     ]
     return (
         f"after {limit_s:.0f} s the Ray cluster has {' and '.join(missing)}: look whether its nodes can start, lower"

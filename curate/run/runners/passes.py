@@ -50,7 +50,7 @@ def run_pass(
     began = time.monotonic()
     seconds: dict[str, float] = defaultdict(float)
     count = 0
-    kept = Kept()
+    workers = Kept()
 
     def counted() -> Iterator[Task]:
         nonlocal count
@@ -58,11 +58,11 @@ def run_pass(
             count += 1
             yield task
 
-    for done in runner(kind)(counted(), stages, kept):
+    for done in runner(kind)(counted(), stages, workers):
         for stage, spent in done.seconds.items():
             seconds[stage] += spent
         take(done.task)
-    return Pass(name, count, time.monotonic() - began, seconds, kept)
+    return Pass(name, count, time.monotonic() - began, seconds, workers)
 
 
 def total_seconds(passes: Sequence[Pass]) -> dict[str, float]:

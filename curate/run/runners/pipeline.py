@@ -94,9 +94,9 @@ class Runner(Protocol):
     """Function that sends tasks through stages; results come in any order, as they are ready."""
 
     def __call__(
-        self, tasks: Iterable[Task], stages: Sequence[Stage[Task]], kept: Kept | None = None
+        self, tasks: Iterable[Task], stages: Sequence[Stage[Task]], workers: Kept | None = None
     ) -> Iterator[Timed[Task]]:
-        """Yield the tasks that leave the last stage; note in ``kept`` which workers stages kept."""
+        """Yield the tasks that leave the last stage; note in ``workers`` which workers stages kept."""
 
 
 def runner(kind: Kind) -> Runner:
@@ -134,7 +134,7 @@ def startable(kind: Kind) -> Startable:
 def run_sequentially(
     tasks: Iterable[Task],
     stages: Sequence[Stage[Task]],
-    kept: Kept | None = None,  # noqa: ARG001 - a runner's arguments
+    workers: Kept | None = None,  # noqa: ARG001 - a runner's arguments
 ) -> Iterator[Timed[Task]]:
     """Run in this process, one stage after the other for each batch."""
     return _run((Timed(task, {}) for task in tasks), stages)
@@ -156,7 +156,7 @@ def _run(tasks: Iterable[Timed[Task]], stages: Sequence[Stage[Task]]) -> Iterato
 
 
 def run_on_ray(
-    tasks: Iterable[Task], stages: Sequence[Stage[Task]], kept: Kept | None = None
+    tasks: Iterable[Task], stages: Sequence[Stage[Task]], workers: Kept | None = None
 ) -> Iterator[Timed[Task]]:
     """Run on Ray Data: on the cluster of RAY_ADDRESS, or one started on this machine.
 
@@ -186,7 +186,7 @@ def run_on_ray(
     context.execution_no_progress_timeout_s = silence_s
     # Processors set aside for each operator, whatever it has to do, would be idle ones.
     context.op_resource_reservation_ratio = _RESERVED
-    for data in _results(ray, _packed_parts(first, rest), stages, silence_s, kept or Kept()):
+    for data in _results(ray, _packed_parts(first, rest), stages, silence_s, workers or Kept()):
         yield _unpacked(data)
 
 
@@ -206,7 +206,7 @@ def _results(
     parts: Iterator[list[dict[str, bytes]]],
     stages: Sequence[Stage[Task]],
     silence_s: float,
-    kept: Kept,
+    workers: Kept,
 ) -> Iterator[bytes]:
     """Yield pickled results; to unpickle them is the caller's work, as its errors are not Ray's."""
     stored, total = [], 0
@@ -216,12 +216,12 @@ def _results(
     with in_words(ray, silence_s):
         dataset = stored[0].union(*stored[1:]) if len(stored) > 1 else stored[0]
         together = operators(placed(stages))
-        for one in together:
-            dataset = _add(ray, dataset, one)
-        states = [_state(one) for one in together]
+        for operator in together:
+            dataset = _add(ray, dataset, operator)
+        states = [_state(operator) for operator in together]
         if any(state.pooled for state in states):
             dataset.context.custom_execution_callback_classes = [
-                replanning(Setup(states, total, cluster_nodes, kept))
+                replanning(Setup(states, total, cluster_nodes, workers))
             ]
         for item in dataset.iter_rows():
             yield item[_COLUMN]
@@ -260,19 +260,19 @@ def placed(stages: Sequence[Stage[Task]]) -> list[Stage[Task]]:
         UsageError: one can never find room.
     """
     together = operators(stages)
-    wanted = {
-        _name(one): Resources(
-            max(stage.cpus for stage in one),
-            max(stage.gpus for stage in one),
-            max(stage.memory_mb for stage in one),
+    requested = {
+        _name(operator): Resources(
+            max(stage.cpus for stage in operator),
+            max(stage.gpus for stage in operator),
+            max(stage.memory_mb for stage in operator),
         )
-        for one in together
+        for operator in together
     }
-    shares = fitted(wanted, cluster_nodes())
+    shares = fitted(requested, cluster_nodes())
     return [
         replace(stage, cpus=share.cpus, gpus=share.gpus, memory_mb=share.memory_mb)
-        for one in together
-        for stage, share in ((stage, shares[_name(one)]) for stage in one)
+        for operator in together
+        for stage, share in ((stage, shares[_name(operator)]) for stage in operator)
     ]
 
 
@@ -335,8 +335,8 @@ def _packed(task: Timed[Task]) -> dict[str, bytes]:
 
 
 def _unpacked(data: bytes) -> Timed[Any]:
-    found: Timed[Any] = pickle.loads(data)  # noqa: S301 - from our own workers, through Ray's memory
-    return found
+    timed: Timed[Any] = pickle.loads(data)  # noqa: S301 - from our own workers, through Ray's memory
+    return timed
 
 
 def _timed(stage: Stage[Task], batch: Sequence[Timed[Task]]) -> Iterator[Timed[Task]]:

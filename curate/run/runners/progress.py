@@ -122,7 +122,9 @@ class Meter:
                 self._waiting_bytes -= self._waiting.pop(uri)
                 self._failed += all(record.state == "failed" for record in summary.records)
             self._count(summary)
-            slowest = [one for one in self._slowest if one[0] != uri] + [(uri, summary.seconds or 0.0)]
+            slowest = [source_seconds for source_seconds in self._slowest if source_seconds[0] != uri] + [
+                (uri, summary.seconds or 0.0)
+            ]
             self._slowest = sorted(slowest, key=lambda item: -item[1])[:SLOWEST]
             self.show(uri)
 
@@ -139,11 +141,11 @@ class Meter:
 
     def show_at_work(self) -> None:
         """Report the source that is longest in work and how far it is; called by a thread of its own."""
-        found = at_work(self._ledger)
-        if found:
-            uri, share, seconds, part = found[0]
+        active = at_work(self._ledger)
+        if active:
+            uri, share, seconds, part = active[0]
             with self._lock:
-                self._at_work = tuple(found[:SLOWEST])
+                self._at_work = tuple(active[:SLOWEST])
                 self.show(f"{_named(uri, part)}: {share:.0%} after {seconds / 60:.0f} min")
 
     def _shown(self, current: str) -> Progress:
@@ -163,7 +165,7 @@ class Meter:
         # Until something is known a byte weighs one.
         per_byte = self._weight / done_bytes if self._weight and done_bytes else 1.0
         partly = sum(share * self._waiting.get(uri, 0) for uri, share in self._partly.items()) * per_byte
-        left = self._waiting_bytes * per_byte - partly
+        remaining_s = self._waiting_bytes * per_byte - partly
         gained = self._weight + partly - self._weight_before
         elapsed_s = time.monotonic() - self._began
         done = self._total - len(self._waiting)
@@ -172,8 +174,8 @@ class Meter:
             done=done,
             total=self._total,
             done_weight=self._weight + partly,
-            total_weight=self._weight + partly + left,
-            eta_s=elapsed_s * left / gained if gained > 0 else None,
+            total_weight=self._weight + partly + remaining_s,
+            eta_s=elapsed_s * remaining_s / gained if gained > 0 else None,
             states=dict(self._states),
             sources={"done": done - self._failed, "failed": self._failed},
             retries=self.retries,
@@ -225,9 +227,9 @@ class ClipMeter:
         self._show(source)
 
     def _show(self, current: str) -> None:
-        left = self._total - self._done
+        remaining = self._total - self._done
         elapsed_s = time.monotonic() - self._began
-        eta_s = elapsed_s * left / self._done if self._done else None
+        eta_s = elapsed_s * remaining / self._done if self._done else None
         progress = Progress(
             phase=self._phase,
             done=self._done,
@@ -242,7 +244,7 @@ class ClipMeter:
             slowest=self._cut.slowest if self._cut else (),
         )
         self._report(progress)
-        if time.monotonic() - self._written_at >= _STATUS_EVERY_S or not left:
+        if time.monotonic() - self._written_at >= _STATUS_EVERY_S or not remaining:
             self.fault = write_status(self._ledger, progress) or self.fault
             self._written_at = time.monotonic()
 

@@ -65,12 +65,12 @@ def start_ray() -> Any:
     try:
         _check_listens(address or "")
         with _held_back():
-            for left in reversed(range(1 if address else _STARTS)):
+            for attempts_left in reversed(range(1 if address else _STARTS)):
                 try:
                     ray.init(log_to_driver=False, logging_level="ERROR", job_config=_job(ray), **alone)
                     break
                 except Exception as error:
-                    if not left or _START_TIMED_OUT not in str(error):
+                    if not attempts_left or _START_TIMED_OUT not in str(error):
                         raise
                     ray.shutdown()
     except Exception as error:
@@ -131,18 +131,18 @@ def _check_listens(address: str) -> None:
 def _held_back() -> Iterator[None]:
     """Hold back standard error of this process; show it if the body fails."""
     sys.stderr.flush()
-    kept = os.dup(2)
+    saved_fd = os.dup(2)
     with tempfile.TemporaryFile() as file:
         os.dup2(file.fileno(), 2)
         try:
             yield
         except BaseException:
             file.seek(0)
-            os.write(kept, file.read())
+            os.write(saved_fd, file.read())
             raise
         finally:
-            os.dup2(kept, 2)
-            os.close(kept)
+            os.dup2(saved_fd, 2)
+            os.close(saved_fd)
 
 
 def _ray(address: str | None) -> Any:
@@ -165,9 +165,10 @@ def _ray(address: str | None) -> Any:
 def cluster_nodes() -> list[Resources]:
     """Return the resources of each node of the cluster that is alive."""
     ray = start_ray()
-    found = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    resources = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     return [
-        Resources(one.get("CPU", 0.0), one.get("GPU", 0.0), one.get("memory", 0.0) / 1e6) for one in found
+        Resources(node.get("CPU", 0.0), node.get("GPU", 0.0), node.get("memory", 0.0) / 1e6)
+        for node in resources
     ]
 
 

@@ -64,28 +64,28 @@ class Replanning:
 
     def before_execution_starts(self, executor: Any) -> None:
         """Find the operators; Ray may have made one of several neighbours."""
-        left = list(self.setup.operators)
+        remaining = list(self.setup.operators)
         for operator in executor._topology:
             if count := operator.name.count(_OPERATOR):
-                self._watched.append(_Watched(operator, _together(left[:count])))
-                del left[:count]
+                self._watched.append(_Watched(operator, _together(remaining[:count])))
+                del remaining[:count]
 
     def on_execution_step(self, executor: Any) -> None:  # noqa: ARG002 - as Ray calls it
         """Count what was done since the last turn, and resize pools where the last plan is old."""
-        now, kept = time.monotonic(), self.setup.kept
-        for one in self._watched:
-            one.look()
-            if one.pool is not None:
-                name, workers = one.state.name, one.state.workers
-                kept.most[name] = max(workers, kept.most.get(name, 0))
-                kept.held_s[name] = kept.held_s.get(name, 0.0) + workers * (now - self._at)
+        now, kept_workers = time.monotonic(), self.setup.kept
+        for watched in self._watched:
+            watched.look()
+            if watched.pool is not None:
+                name, workers = watched.state.name, watched.state.workers
+                kept_workers.most[name] = max(workers, kept_workers.most.get(name, 0))
+                kept_workers.held_s[name] = kept_workers.held_s.get(name, 0.0) + workers * (now - self._at)
         self._at = now
-        states = [one.state for one in self._watched]
+        states = [watched.state for watched in self._watched]
         if now - self._planned_at >= patience_s(states):
             plan = planned(states, self.setup.total, self.setup.nodes())
-            for one in self._watched:
-                if one.state.name in plan and not one.state.ended:
-                    one.resize(plan[one.state.name])
+            for watched in self._watched:
+                if watched.state.name in plan and not watched.state.ended:
+                    watched.resize(plan[watched.state.name])
             self._planned_at = now
 
     def after_execution_succeeds(self, executor: Any) -> None:
@@ -135,10 +135,12 @@ class _Watched:
     def resize(self, workers: int) -> None:
         """Bound the pool to this number of workers: Ray starts what is missing, and ends idle ones."""
         # Ray warns people of pools that want more workers than they ever got rows.
-        least = max(1, min(workers, self._operator.metrics.num_inputs_received))
-        if (self.pool.min_size(), self.pool.max_size()) != (least, workers):
+        min_workers = max(1, min(workers, self._operator.metrics.num_inputs_received))
+        if (self.pool.min_size(), self.pool.max_size()) != (min_workers, workers):
             config = self.pool._config
-            self.pool._config = replace(config, min_size=least, max_size=workers, initial_size=least)
+            self.pool._config = replace(
+                config, min_size=min_workers, max_size=workers, initial_size=min_workers
+            )
 
 
 def _together(states: Sequence[StageState]) -> StageState:

@@ -30,14 +30,14 @@ class Resources:
     memory_mb: float = 0.0
 
 
-def fitted(wanted: Mapping[str, Resources], nodes: Sequence[Resources]) -> dict[str, Resources]:
+def fitted(requested: Mapping[str, Resources], nodes: Sequence[Resources]) -> dict[str, Resources]:
     """Return reservations with which the nodes hold one worker of each stage at the same time.
 
     Nothing changes where they fit. Otherwise a worker reserves no more than the largest node has. Processors,
     GPUs and memory are divided by the smallest whole numbers that make room.
 
     Args:
-        wanted: Reservation of a worker, by stage.
+        requested: Reservation of a worker, by stage.
         nodes: Nodes of the cluster; where none has a processor nothing is known, and nothing changes.
 
     Raises:
@@ -45,16 +45,16 @@ def fitted(wanted: Mapping[str, Resources], nodes: Sequence[Resources]) -> dict[
     """
     nodes = [node for node in nodes if node.cpus > 0]
     if not nodes:
-        return dict(wanted)
-    within = {name: _clamped(name, share, nodes) for name, share in wanted.items()}
-    parts = range(1, len(wanted) + 1)
+        return dict(requested)
+    within = {name: _clamped(name, share, nodes) for name, share in requested.items()}
+    parts = range(1, len(requested) + 1)
     for divisors in sorted(itertools.product(parts, repeat=3), key=lambda parts: (sum(parts), parts)):
         shares = {name: _divided(share, *divisors) for name, share in within.items()}
         if _placed(list(shares.values()), nodes):
             return shares
     raise UsageError(
-        f"the stages {', '.join(wanted)} want {sum(share.gpus for share in wanted.values()):g} GPUs for one worker"
-        f" each, and there are {sum(node.gpus for node in nodes):g}; lower their shares under run, such as"
+        f"the stages {', '.join(requested)} want {sum(share.gpus for share in requested.values()):g} GPUs for one"
+        f" worker each, and there are {sum(node.gpus for node in nodes):g}; lower their shares under run, such as"
         " run.caption_gpus"
     )
 
@@ -121,7 +121,11 @@ class _Free:
     def take(self, share: Resources) -> bool:
         """Take a share if there is room, and return whether there was. A fraction of a GPU lies on one device."""
         slack = 1e-9
-        devices = [place for place, left in enumerate(self._gpus) if left + slack >= min(share.gpus, 1.0)]
+        devices = [
+            device
+            for device, free_share in enumerate(self._gpus)
+            if free_share + slack >= min(share.gpus, 1.0)
+        ]
         count = math.ceil(share.gpus)
         if (
             share.cpus > self._cpus + slack
@@ -131,6 +135,6 @@ class _Free:
             return False
         self._cpus -= share.cpus
         self._memory_mb -= share.memory_mb
-        for place in sorted(devices, key=lambda place: self._gpus[place])[:count]:
-            self._gpus[place] -= min(share.gpus, 1.0)
+        for device in sorted(devices, key=lambda device: self._gpus[device])[:count]:
+            self._gpus[device] -= min(share.gpus, 1.0)
         return True

@@ -90,10 +90,10 @@ class StageState:
     @property
     def row_s(self) -> float | None:
         """Seconds of a row once a worker has its model; None while no other call is known."""
-        others = self.calls - len(self.longest)
-        if others <= 0:
+        other_calls = self.calls - len(self.longest)
+        if other_calls <= 0:
             return None
-        return max(0.0, self.seconds - math.fsum(self.longest)) * self.calls / (others * self.rows)
+        return max(0.0, self.seconds - math.fsum(self.longest)) * self.calls / (other_calls * self.rows)
 
     @property
     def start_s(self) -> float:
@@ -140,10 +140,10 @@ def _loads(stages: Sequence[StageState], total: int, nodes: Sequence[Resources])
         row_s = stage.row_s
         if row_s is None:
             return None
-        left = max(0.0, entering - stage.rows)
-        most = _at_most(stage, math.ceil(left / stage.batch), nodes)
-        loads.append(Load(stage.name, left * row_s, stage.share, most))
-        entering = stage.yielded + left * stage.yielded / stage.rows
+        remaining_rows = max(0.0, entering - stage.rows)
+        max_workers = _at_most(stage, math.ceil(remaining_rows / stage.batch), nodes)
+        loads.append(Load(stage.name, remaining_rows * row_s, stage.share, max_workers))
+        entering = stage.yielded + remaining_rows * stage.yielded / stage.rows
     return loads
 
 
@@ -163,11 +163,11 @@ def _at_most(stage: StageState, useful: float, nodes: Sequence[Resources]) -> in
     )
 
 
-def _changed(stage: StageState, wanted: int, left_s: float) -> int:
+def _changed(stage: StageState, planned: int, left_s: float) -> int:
     """Return the number of workers, unchanged where a further one would hardly start before all is done."""
-    if wanted > stage.workers and left_s / max(1, stage.workers) < stage.start_s:
+    if planned > stage.workers and left_s / max(1, stage.workers) < stage.start_s:
         return stage.workers
-    return wanted
+    return planned
 
 
 def patience_s(stages: Sequence[StageState]) -> float:

@@ -142,17 +142,17 @@ def read_clip(ledger: Ledger, task: ClipTask) -> bytes:
     return clip_bytes(ledger, task.record.clip_id, task.place)
 
 
-def clip_bytes(ledger: Ledger, clip_id: str, place: ClipPlace | None) -> bytes:
+def clip_bytes(ledger: Ledger, clip_id: str, location: ClipPlace | None) -> bytes:
     """Return a clip by the identity of its bytes; see `read_clip`."""
     try:
         return ledger.read_clip(clip_id)
     except FileNotFoundError:
-        if place is None:
+        if location is None:
             raise RunError(
                 f"clip {clip_id} is missing from {ledger.storage.uri('.ledger/clips')};"
                 " run again with --retry-failed to cut it anew"
             ) from None
-    return ledger.storage.read(*place)
+    return ledger.storage.read(*location)
 
 
 def _clip_id(task: ClipTask) -> str:
@@ -169,8 +169,8 @@ def _caption_id(task: ClipTask) -> str:
 
 
 def _caption_ids(clips: pa.Table, _found: Mapping[str, pa.Table], closed: ClosedSources) -> pa.Array:
-    numbers, which = np.unique(column(clips, "source").to_numpy(), return_inverse=True)
-    texts = closed.text_ids(numbers.astype(np.int64)).take(pa.array(which))
+    source_indices, which = np.unique(column(clips, "source").to_numpy(), return_inverse=True)
+    texts = closed.text_ids(source_indices.astype(np.int64)).take(pa.array(which))
     segments = column(clips, "segment")
     if segments.null_count < len(segments):
         texts = closed.segment_text_ids(clips, texts)

@@ -55,16 +55,16 @@ def custom_stage(
         go_on: Whether later stages shall receive a clip.
         captions_late: Whether captions come after deduplication.
     """
-    own = stage_name(name)
-    known = {key: value for key, value in models.items() if section_of(key) == own}
-    made = stage_class(config.code)
-    reads = made.reads_caption
-    prepares = made.prepare.__func__ is not CustomStage.prepare.__func__  # type: ignore[attr-defined]
+    section = stage_name(name)
+    stage_models = {key: value for key, value in models.items() if section_of(key) == section}
+    stage_type = stage_class(config.code)
+    reads = stage_type.reads_caption
+    prepares = stage_type.prepare.__func__ is not CustomStage.prepare.__func__  # type: ignore[attr-defined]
     values = config.model_dump(mode="json")
     clips = CustomClips(config.code, values, config.cpus, config.gpus > 0, reads, prepares)
     return ClipStage(
-        own,
-        config_digest(config, models=known | {"code": config.code.digest}),
+        section,
+        config_digest(config, models=stage_models | {"code": config.code.digest}),
         ledger,
         clips,
         captioned_identity if reads else clip_identity,
@@ -117,10 +117,10 @@ class CustomClips:
         clip = self._clip(task, read(task))
         if not self.prepares:
             return clip
-        made, config = self._configured()
+        stage_type, config = self._configured()
         try:
             with _threads(1):
-                return replace(clip, data=b"", prepared=made.prepare(config, clip))
+                return replace(clip, data=b"", prepared=stage_type.prepare(config, clip))
         except Exception as error:  # noqa: BLE001 - a user's code may raise anything
             return _fault(error)
 
@@ -128,10 +128,10 @@ class CustomClips:
         self, tasks: Sequence[ClipTask], prepared: Callable[[ClipTask], Clip | Fault]
     ) -> list[ClipResult]:
         """Return a result for each clip."""
-        given = [prepared(task) for task in tasks]
-        clips = [one for one in given if isinstance(one, Clip)]
+        inputs = [prepared(task) for task in tasks]
+        clips = [stage_input for stage_input in inputs if isinstance(stage_input, Clip)]
         results = iter(self._made(clips) if clips else ())
-        return [next(results) if isinstance(one, Clip) else one for one in given]
+        return [next(results) if isinstance(stage_input, Clip) else stage_input for stage_input in inputs]
 
     def _made(self, clips: Sequence[Clip]) -> list[ClipResult]:
         with _threads(self._cpus):
@@ -143,24 +143,24 @@ class CustomClips:
 
     def _clip(self, task: ClipTask, data: bytes) -> Clip:
         """Return a clip with what the identity of its result covers, so that no result outlives its reasons."""
-        one = task.record
+        record = task.record
         text = caption_of(task.found).text if self._reads_caption else ""
-        known = (one.frames, one.fps, one.height, one.width, one.duration_s, one.audio)
-        return Clip(data, one.key or "", *known, caption=text)
+        media = (record.frames, record.fps, record.height, record.width, record.duration_s, record.audio)
+        return Clip(data, record.key or "", *media, caption=text)
 
     def _loaded(self) -> CustomStage:
         if self._stage is None:
-            made, config = self._configured()
+            stage_type, config = self._configured()
             with self._loading():
-                self._stage = made(config, pick_device("auto") if self._may_use_gpu else "cpu")
+                self._stage = stage_type(config, pick_device("auto") if self._may_use_gpu else "cpu")
         return self._stage
 
     def _configured(self) -> tuple[type[CustomStage], StageConfig]:
         with self._loading():
-            made = stage_class(self._code)
+            stage_type = stage_class(self._code)
             if self._config is None:
-                self._config = made.Config.model_validate(self._values)
-            return made, self._config
+                self._config = stage_type.Config.model_validate(self._values)
+            return stage_type, self._config
 
     @contextmanager
     def _loading(self) -> Iterator[None]:
@@ -179,32 +179,32 @@ class CustomClips:
             return _fault(error)
 
     def _results(self, stage: CustomStage, clips: Sequence[Clip]) -> list[ClipResult]:
-        found = list(stage(clips))
-        if len(found) != len(clips):
-            raise ValueError(f"{len(found)} results for {len(clips)} clips")
-        return [self._result(stage, one) for one in found]
+        outputs = list(stage(clips))
+        if len(outputs) != len(clips):
+            raise ValueError(f"{len(outputs)} results for {len(clips)} clips")
+        return [self._result(stage, output) for output in outputs]
 
-    def _result(self, stage: CustomStage, found: object) -> ClipResult:
-        if isinstance(found, Fault):
-            return found
-        given = found.scores if isinstance(found, Embedded) else found
-        if not isinstance(given, Mapping):
+    def _result(self, stage: CustomStage, output: object) -> ClipResult:
+        if isinstance(output, Fault):
+            return output
+        named_scores = output.scores if isinstance(output, Embedded) else output
+        if not isinstance(named_scores, Mapping):
             raise TypeError(
-                f"a result is a mapping of scores, Embedded or Fault, and no {type(found).__name__}"
+                f"a result is a mapping of scores, Embedded or Fault, and no {type(output).__name__}"
             )
-        scores = {str(name): float(value) for name, value in given.items()}
+        scores = {str(name): float(value) for name, value in named_scores.items()}
         for name, value in scores.items():
             if name not in stage.scores:
                 raise ValueError(f"the score {name} is not among the `scores` that the stage names")
             if not math.isfinite(value):
                 raise ValueError(f"the score {name} is {value}")
-        if isinstance(found, Embedded) != stage.embeds:
+        if isinstance(output, Embedded) != stage.embeds:
             raise TypeError(
                 "a stage with `embeds = True` gives Embedded for each clip, and no other stage does"
             )
-        if not isinstance(found, Embedded):
+        if not isinstance(output, Embedded):
             return ClipScores(scores)
-        unit = pooled(np.asarray(found.vector, np.float32).reshape(1, -1))
+        unit = pooled(np.asarray(output.vector, np.float32).reshape(1, -1))
         if unit is None:
             raise ValueError("the vector is not finite, or zero")
         return ClipEmbedding(PackedArray.of(unit.astype(np.float16)), scores or None)
@@ -237,8 +237,8 @@ def _captioned_id(task: ClipTask) -> str:
     return f"{task.record.clip_id}-{digest(caption_of(task.found).text)}"
 
 
-def _captioned_ids(clips: pa.Table, found: Mapping[str, pa.Table], _closed: ClosedSources) -> pa.Array:
-    texts = pc.fill_null(column(found[CAPTIONS], "text"), "").dictionary_encode()
+def _captioned_ids(clips: pa.Table, results: Mapping[str, pa.Table], _closed: ClosedSources) -> pa.Array:
+    texts = pc.fill_null(column(results[CAPTIONS], "text"), "").dictionary_encode()
     ids = pa.array([digest(text) for text in texts.dictionary.to_pylist()], pa.string()).take(texts.indices)
     return pc.binary_join_element_wise(clip_ids(clips), ids, "-")
 

@@ -52,8 +52,10 @@ class MatchFootage:
         """Yield each task with what was found."""
         read = self._fingerprints.read
         for task in tasks:
-            found = tuple(overlap(read(kept), read(other), task.min_overlap) for kept, other in task.pairs)
-            yield replace(task, pairs=(), found=found)
+            matches = tuple(
+                overlap(read(earlier), read(other), task.min_overlap) for earlier, other in task.pairs
+            )
+            yield replace(task, pairs=(), found=matches)
 
 
 def match_many(
@@ -68,8 +70,8 @@ def match_many(
         kind: Name of the runner.
     """
     tasks = [
-        PairsTask(number, tuple(pairs[start : start + _PAIRS]), min_overlap)
-        for number, start in enumerate(range(0, len(pairs), _PAIRS))
+        PairsTask(index, tuple(pairs[start : start + _PAIRS]), min_overlap)
+        for index, start in enumerate(range(0, len(pairs), _PAIRS))
     ]
     done: dict[int, PairsTask] = {}
 
@@ -77,4 +79,4 @@ def match_many(
         done[task.number] = task
 
     cost = run_pass("pairs", tasks, [Stage(MATCH, MatchFootage(ledger))], kind, take)
-    return [one for number in range(len(tasks)) for one in done[number].found], cost
+    return [match for index in range(len(tasks)) for match in done[index].found], cost

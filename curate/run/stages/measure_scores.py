@@ -61,9 +61,9 @@ class MeasureScores:
             return record
         names = set(lacking(task.summary.measured or {}))
         data = clip_bytes(self.ledger, record.clip_id, task.places.get(record.clip_id))
-        found = _measured_again(data, record, names, self.config)
-        kept = {name: value for name, value in record.scores.items() if name not in names}
-        return replace(record, scores={**kept, **found})
+        new_scores = _measured_again(data, record, names, self.config)
+        old_scores = {name: value for name, value in record.scores.items() if name not in names}
+        return replace(record, scores={**old_scores, **new_scores})
 
 
 def _measured_again(data: bytes, record: Record, names: set[str], config: ScoreConfig) -> dict[str, float]:
@@ -80,19 +80,19 @@ def _measured_again(data: bytes, record: Record, names: set[str], config: ScoreC
     if "ocr_share" not in names:
         config = config.model_copy(update={"ocr": "none"})
     try:
-        found = scores(_sample(data, record, config), config)
+        all_scores = scores(_sample(data, record, config), config)
     except (SourceError, av.error.FFmpegError, ValueError) as error:
         refuse_shortage(error)
         return {}
-    return {name: value for name, value in found.items() if name in names}
+    return {name: value for name, value in all_scores.items() if name in names}
 
 
 def _sample(data: bytes, record: Record, config: ScoreConfig) -> ClipSample:
     stats, small = FrameStats(), Scaler(PICTURE)
     with io.BytesIO(data) as file, open_video(file, motion_vectors=True) as (container, stream):
         collector = PictureCollector(stream.codec_context.name, config)
-        for number, frame in enumerate(container.decode(stream)):
-            collector.push(number / record.fps, 1 / record.fps, frame, frame)
+        for index, frame in enumerate(container.decode(stream)):
+            collector.push(index / record.fps, 1 / record.fps, frame, frame)
             stats.push(small(frame))
     collected = collector.take()
     luma, steps = stats.of(np.arange(record.frames))

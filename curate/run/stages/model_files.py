@@ -31,12 +31,12 @@ def model_digests(config: CurateConfig, ledger: Ledger) -> dict[str, str]:
     Raises:
         UsageError: a model is neither on this machine nor on the hub.
     """
-    known = ledger.read_note(_NOTE) or {}
-    hashed = dict(known)
-    found = {key: _digest(model, hashed) for key, model in _models(config)}
-    if hashed != known:
+    stored_digests = ledger.read_note(_NOTE) or {}
+    hashed = dict(stored_digests)
+    digests = {key: _digest(model, hashed) for key, model in _models(config)}
+    if hashed != stored_digests:
         ledger.write_note(_NOTE, hashed)
-    return found
+    return digests
 
 
 def weights_mb(config: CurateConfig) -> dict[str, float]:
@@ -44,10 +44,10 @@ def weights_mb(config: CurateConfig) -> dict[str, float]:
 
     A model that must be downloaded first, or whose weights are its library's, counts nothing.
     """
-    found: dict[str, float] = defaultdict(float)
+    megabytes: dict[str, float] = defaultdict(float)
     for key, model in _models(config):
-        found[section_of(key)] += _weights_bytes(model) / 1e6
-    return dict(found)
+        megabytes[section_of(key)] += _weights_bytes(model) / 1e6
+    return dict(megabytes)
 
 
 def section_of(key: str) -> str:
@@ -57,11 +57,11 @@ def section_of(key: str) -> str:
 
 def _weights_bytes(model: Path | str) -> int:
     """Return the bytes of a model's weights; of the same weights in several formats those of the largest."""
-    place = cached(model) if isinstance(model, str) else model
-    if place is None or not place.is_dir():
-        return place.stat().st_size if place is not None and place.is_file() else 0
+    path_of_model = cached(model) if isinstance(model, str) else model
+    if path_of_model is None or not path_of_model.is_dir():
+        return path_of_model.stat().st_size if path_of_model is not None and path_of_model.is_file() else 0
     sizes: dict[str, int] = defaultdict(int)
-    for path in place.iterdir():
+    for path in path_of_model.iterdir():
         if path.suffix in _WEIGHTS:
             sizes[path.suffix] += path.stat().st_size
     return max(sizes.values(), default=0)
@@ -84,10 +84,10 @@ def _models(config: CurateConfig) -> Iterator[tuple[str, Path | str]]:
         yield "aesthetic.weights", Path(config.aesthetic.weights)
     # Behind an endpoint models have names and no files.
     captions = None if config.captions.backend == "endpoint" else config.captions.model
-    for name, own in config.stages.items():
-        for number, model in enumerate(stage_class(own.code).models(own)):
+    for name, stage_config in config.stages.items():
+        for index, model in enumerate(stage_class(stage_config.code).models(stage_config)):
             path = Path(model).expanduser()
-            yield f"stages.{name}.{number}", path if path.is_file() else local_folder(model) or model
+            yield f"stages.{name}.{index}", path if path.is_file() else local_folder(model) or model
     for key, named in (
         ("captions.model", captions),
         ("captions.rewrite_model", config.captions.rewrite_model if captions else None),

@@ -71,8 +71,11 @@ class Judge:
 def judge(config: CurateConfig) -> Judge:
     """Return the predicate of a configuration."""
     scores = {EMBED: ("aesthetic",)} if config.aesthetic.weights is not None else {}
-    own = {stage_name(name): tuple(stage_class(one.code).scores) for name, one in config.stages.items()}
-    return Judge(config.filters, config.shard, scores | own)
+    custom_scores = {
+        stage_name(name): tuple(stage_class(stage_config.code).scores)
+        for name, stage_config in config.stages.items()
+    }
+    return Judge(config.filters, config.shard, scores | custom_scores)
 
 
 def clip_stages(config: CurateConfig, ledger: Ledger, models: Mapping[str, str]) -> list[ClipStage]:
@@ -85,17 +88,27 @@ def clip_stages(config: CurateConfig, ledger: Ledger, models: Mapping[str, str])
     """
 
     def named(*sections: str) -> tuple[str, tuple[str, ...]]:
-        own = {key: value for key, value in models.items() if section_of(key) in sections}
+        section_models = {key: value for key, value in models.items() if section_of(key) in sections}
         configs = [getattr(config, section) for section in sections]
-        return config_digest(*configs, models=own), earlier_stage_digests(*configs, models=own)
+        return config_digest(*configs, models=section_models), earlier_stage_digests(
+            *configs, models=section_models
+        )
 
-    wanted = judge(config)
+    judgement = judge(config)
     by_model = has_model(CAPTIONS, config)
     captioner = Captioner(config.captions) if by_model else None
     caption = CaptionClips(config.captions, config.storage, captioner)
     name, earlier = named(CAPTIONS)
     captions = ClipStage(
-        CAPTIONS, name, ledger, caption, caption_identity, wanted, by_model, caption.prepare, earlier=earlier
+        CAPTIONS,
+        name,
+        ledger,
+        caption,
+        caption_identity,
+        judgement,
+        by_model,
+        caption.prepare,
+        earlier=earlier,
     )
     stages = [] if by_model else [captions]
     if config.embed.backend == "open_clip":
@@ -104,20 +117,23 @@ def clip_stages(config: CurateConfig, ledger: Ledger, models: Mapping[str, str])
         name, earlier = named(EMBED, "aesthetic")
         stages.append(
             ClipStage(
-                EMBED, name, ledger, embed, clip_identity, wanted, prepare=embed.prepare, earlier=earlier
+                EMBED, name, ledger, embed, clip_identity, judgement, prepare=embed.prepare, earlier=earlier
             )
         )
-    own = [custom_stage(name, one, ledger, models, wanted, by_model) for name, one in config.stages.items()]
-    stages += [stage for stage in own if not stage.after_dedup]
+    custom = [
+        custom_stage(name, stage_config, ledger, models, judgement, by_model)
+        for name, stage_config in config.stages.items()
+    ]
+    stages += [stage for stage in custom if not stage.after_dedup]
     if by_model:
         stages.append(captions)
-    stages += [stage for stage in own if stage.after_dedup]
+    stages += [stage for stage in custom if stage.after_dedup]
     if config.text_embed.model is not None:
         name, earlier = named(TEXT_EMBED)
         texts = EmbedTexts(TextEmbedder(config.text_embed), ledger, name)
         prepare, keep = texts.prepare, texts.keep
         stages.append(
-            ClipStage(TEXT_EMBED, name, ledger, texts, text_identity, wanted, True, prepare, keep, earlier)
+            ClipStage(TEXT_EMBED, name, ledger, texts, text_identity, judgement, True, prepare, keep, earlier)
         )
     return stages
 
@@ -156,13 +172,13 @@ def pipeline_stages(
     served = config.captions.backend == "endpoint"
     captions = 0.0 if served else run.caption_gpus
     shares = {EMBED: run.embed_gpus, CAPTIONS: captions, TEXT_EMBED: run.text_embed_gpus}
-    own = {stage_name(name): one for name, one in config.stages.items()}
-    batches |= {name: one.batch_clips for name, one in own.items()}
-    shares |= {name: one.gpus for name, one in own.items()}
-    made: list[Stage[CurationTask]] = []
+    custom = {stage_name(name): stage_config for name, stage_config in config.stages.items()}
+    batches |= {name: stage_config.batch_clips for name, stage_config in custom.items()}
+    shares |= {name: stage_config.gpus for name, stage_config in custom.items()}
+    planned: list[Stage[CurationTask]] = []
     for stage in stages:
         if not has_model(stage.name, config):
-            made.append(Stage(stage.name, stage))
+            planned.append(Stage(stage.name, stage))
             continue
         share = shares[stage.name] if gpus else 0.0
         size = weights.get(stage.name, 0.0) + (weights.get("aesthetic", 0.0) if stage.name == EMBED else 0.0)
@@ -173,7 +189,7 @@ def pipeline_stages(
             stage,
             batches[stage.name],
             keeps=True,
-            cpus=own[stage.name].cpus if stage.name in own else run.model_cpus,
+            cpus=custom[stage.name].cpus if stage.name in custom else run.model_cpus,
             gpus=share,
             memory_mb=memory_mb,
         )
@@ -183,10 +199,10 @@ def pipeline_stages(
                 isinstance(stage.function, CustomClips) and stage.function.prepares
             )
             input_mb = run.worker_memory_mb + _PREPROCESSING_MB if prepares else 0.0
-            made += split_for_gpu(stage, model, input_mb)
+            planned += split_for_gpu(stage, model, input_mb)
         else:
-            made.append(model)
-    return made
+            planned.append(model)
+    return planned
 
 
 def embedding_stage(config: CurateConfig) -> str | None:
@@ -250,8 +266,8 @@ def check(config: CurateConfig) -> dict[str, str]:
 
 def availability(config: CurateConfig) -> tuple[str, ...]:
     """Return one sentence for each model that is not there, for the person who runs this."""
-    said = caption_availability(config.captions)
-    return (said,) if said else ()
+    reason = caption_availability(config.captions)
+    return (reason,) if reason else ()
 
 
 @dataclass(frozen=True)
@@ -269,12 +285,14 @@ class EmbedClips:
         self, tasks: Sequence[ClipTask], sample: Callable[[ClipTask], EmbedInput | Fault]
     ) -> list[ClipResult]:
         """Return a result for each clip."""
-        found = self.embedder.embed([sample(task) for task in tasks])
-        return [one if isinstance(one, Fault) else self._result(one) for one in found]
+        embeddings = self.embedder.embed([sample(task) for task in tasks])
+        return [
+            embedding if isinstance(embedding, Fault) else self._result(embedding) for embedding in embeddings
+        ]
 
-    def _result(self, found: Embedding) -> ClipEmbedding:
-        scores = None if self.head is None else {"aesthetic": self.head.score(found.frames)}
-        return ClipEmbedding(PackedArray.of(found.vector), scores)
+    def _result(self, embedding: Embedding) -> ClipEmbedding:
+        scores = None if self.head is None else {"aesthetic": self.head.score(embedding.frames)}
+        return ClipEmbedding(PackedArray.of(embedding.vector), scores)
 
 
 @dataclass(frozen=True)
@@ -296,10 +314,12 @@ class CaptionClips:
         self, tasks: Sequence[ClipTask], prepared: Callable[[ClipTask], CaptionInput | Caption | Fault]
     ) -> list[ClipResult]:
         """Return a result for each clip."""
-        found = [prepared(task) for task in tasks]
-        asked = [one for one in found if isinstance(one, CaptionInput)]
-        by_model = iter(self.captioner.answer(asked) if self.captioner else ())
-        return [next(by_model) if isinstance(one, CaptionInput) else one for one in found]
+        inputs = [prepared(task) for task in tasks]
+        caption_inputs = [stage_input for stage_input in inputs if isinstance(stage_input, CaptionInput)]
+        by_model = iter(self.captioner.answer(caption_inputs) if self.captioner else ())
+        return [
+            next(by_model) if isinstance(stage_input, CaptionInput) else stage_input for stage_input in inputs
+        ]
 
     def _written(self, task: ClipTask) -> Caption | Fault:
         storage, name = open_object(task.record.source, self.storage, task.listed_in)
@@ -336,8 +356,8 @@ def _text_id(task: ClipTask) -> str:
     return digest(caption_of(task.found).text)
 
 
-def _text_ids(clips: pa.Table, found: Mapping[str, pa.Table], _closed: ClosedSources) -> pa.Array:
-    texts = pc.fill_null(column(found[CAPTIONS], "text"), "").dictionary_encode()
+def _text_ids(clips: pa.Table, results: Mapping[str, pa.Table], _closed: ClosedSources) -> pa.Array:
+    texts = pc.fill_null(column(results[CAPTIONS], "text"), "").dictionary_encode()
     ids = pa.array([digest(text) for text in texts.dictionary.to_pylist()], pa.string()).take(texts.indices)
     return pc.if_else(pc.is_valid(column(clips, "key")), ids, None)
 

@@ -64,15 +64,15 @@ MOST_CLIPS = (2**31 - 1) // 64
 _AT_ONCE = 4096
 
 
-def from_records(records: Sequence[Record], numbers: Mapping[str, int]) -> pa.Table:
+def from_records(records: Sequence[Record], index_of: Mapping[str, int]) -> pa.Table:
     """Return the columns of records.
 
     Args:
         records: The records; of those columns that the verdict adds they have none.
-        numbers: Number of each source, by URI.
+        index_of: Index of each source, by URI.
     """
     values: dict[str, pa.Array] = {
-        "source": pa.array([numbers[record.source] for record in records], pa.int32())
+        "source": pa.array([index_of[record.source] for record in records], pa.int32())
     }
     for field in CLIPS:
         if field.name not in values:
@@ -82,8 +82,11 @@ def from_records(records: Sequence[Record], numbers: Mapping[str, int]) -> pa.Ta
 
 def score_columns(scores: Sequence[Mapping[str, float]]) -> dict[str, pa.Array]:
     """Return a column for each name of a score; null where it was not measured."""
-    names = sorted({name for one in scores for name in one})
-    return {f"{SCORE}{name}": pa.array([one.get(name) for one in scores], pa.float64()) for name in names}
+    names = sorted({name for clip_scores in scores for name in clip_scores})
+    return {
+        f"{SCORE}{name}": pa.array([clip_scores.get(name) for clip_scores in scores], pa.float64())
+        for name in names
+    }
 
 
 def wide_scores(scores: pa.Array) -> dict[str, pa.Array]:
@@ -95,24 +98,24 @@ def wide_scores(scores: pa.Array) -> dict[str, pa.Array]:
     if not pa.types.is_dictionary(names.type):
         names = names.dictionary_encode()
     codes, values = names.indices.to_numpy(), scores.items[inside.start : inside.stop].to_numpy()
-    there = np.zeros((len(names.dictionary), count), bool)
-    matrix = np.zeros(there.shape)
+    present = np.zeros((len(names.dictionary), count), bool)
+    matrix = np.zeros(present.shape)
     lengths = np.diff(offsets)
     some = lengths > 0
     width = len(names.dictionary)
     if not width:
         return {}
     if (lengths[some] == width).all() and (codes.reshape(-1, width) == np.arange(width)).all():
-        there[:, some], matrix[:, some] = True, values.reshape(-1, width).T
+        present[:, some], matrix[:, some] = True, values.reshape(-1, width).T
     else:
         row = np.repeat(np.arange(count), lengths)
-        there[codes, row], matrix[codes, row] = True, values
-    found = {
-        f"{SCORE}{name}": pa.array(own, mask=None if has.all() else ~has)
-        for name, own, has in zip(names.dictionary.to_pylist(), matrix, there, strict=True)
+        present[codes, row], matrix[codes, row] = True, values
+    columns = {
+        f"{SCORE}{name}": pa.array(scores, mask=None if has.all() else ~has)
+        for name, scores, has in zip(names.dictionary.to_pylist(), matrix, present, strict=True)
         if has.any()
     }
-    return dict(sorted(found.items()))
+    return dict(sorted(columns.items()))
 
 
 def with_columns(table: pa.Table, columns: Mapping[str, pa.Array]) -> pa.Table:
@@ -122,24 +125,24 @@ def with_columns(table: pa.Table, columns: Mapping[str, pa.Array]) -> pa.Table:
     return table
 
 
-def from_entries(entries: pa.Table, numbers: pa.Array) -> pa.Table:
+def from_entries(entries: pa.Table, source_indices: pa.Array) -> pa.Table:
     """Return the columns of the records in entries of the pass over sources.
 
     Args:
         entries: Columns of `reelweave.curate.ledger.records.SourceSummary`.
-        numbers: Number of each entry's source.
+        source_indices: Index of each entry's source.
     """
     lists = column(entries, "records")
     records = lists.flatten()
-    there = {field.name for field in records.type}  # an earlier version knew fewer fields
+    stored_fields = {field.name for field in records.type}  # an earlier version knew fewer fields
     values = {
         field.name: records.field(field.name)
-        if field.name in there
+        if field.name in stored_fields
         else repeated(getattr(Record, field.name, None), field.type, len(records))
         for field in CLIPS
         if field.name != "source"
     }
-    table = pa.table({"source": numbers.take(pc.list_parent_indices(lists)), **values}).cast(CLIPS)
+    table = pa.table({"source": source_indices.take(pc.list_parent_indices(lists)), **values}).cast(CLIPS)
     return with_columns(table, wide_scores(records.field("scores")))
 
 
@@ -149,22 +152,22 @@ def to_records(table: pa.Table, uris: Sequence[str]) -> Iterable[Record]:
     scores = score_names(table)
     for batch in table.select([*names, *(f"{SCORE}{name}" for name in scores)]).to_batches(_AT_ONCE):
         for row in batch.to_pylist():
-            own = {name: row[name] for name in names}
+            fields = {name: row[name] for name in names}
             measured = {name: row[f"{SCORE}{name}"] for name in scores}
             yield Record(
-                **{**own, "source": uris[own["source"]]},
+                **{**fields, "source": uris[fields["source"]]},
                 scores={name: value for name, value in measured.items() if value is not None},
             )
 
 
 def joined(tables: Iterable[pa.Table]) -> pa.Table:
     """Return all rows of tables of clips; a score that one of them lacks was not measured there."""
-    found = list(tables)
-    if sum(map(len, found)) > MOST_CLIPS:
+    parts = list(tables)
+    if sum(map(len, parts)) > MOST_CLIPS:
         raise RunError(
             f"one run holds {MOST_CLIPS:,} clips; curate parts of the input into datasets of their own, and blend these"
         )
-    return whole(found, CLIPS)
+    return whole(parts, CLIPS)
 
 
 def by_span(table: pa.Table) -> pa.Table:
@@ -195,12 +198,12 @@ def scores_map(table: pa.Table) -> pa.Array:
     )
 
 
-def _map_of(names: Sequence[str], there: Mask, values: Any) -> pa.Array:
-    ends = np.cumsum(there.sum(axis=1, dtype=np.int64))
+def _map_of(names: Sequence[str], present: Mask, values: Any) -> pa.Array:
+    ends = np.cumsum(present.sum(axis=1, dtype=np.int64))
     offsets = pa.array(np.concatenate([[0], ends]).astype(np.int32))
-    which = np.broadcast_to(np.arange(len(names), dtype=np.int32), there.shape)[there]
+    which = np.broadcast_to(np.arange(len(names), dtype=np.int32), present.shape)[present]
     keys = pa.array(names, pa.string()).take(pa.array(which))
-    return pa.MapArray.from_arrays(offsets, keys, pa.array(values[there], pa.float64()))
+    return pa.MapArray.from_arrays(offsets, keys, pa.array(values[present], pa.float64()))
 
 
 def clip_ids(table: pa.Table) -> pa.Array:

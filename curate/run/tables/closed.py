@@ -82,10 +82,10 @@ class ClosedSources:
             if not waiting.any():
                 break
             for entries in ledger.tables(STAGE, name, source_summary, [_SCORE_NAMES]):
-                numbers = ids.find(column(entries, "id"))
-                mine = (numbers >= 0) & waiting[numbers]
-                self._of[numbers[mine]] = at
-                self._keep(kept(entries, mine), numbers[mine])
+                source_indices = ids.find(column(entries, "id"))
+                mine = (source_indices >= 0) & waiting[source_indices]
+                self._of[source_indices[mine]] = at
+                self._keep(kept(entries, mine), source_indices[mine])
 
     def add(self, uri: str, summary: SourceSummary, fingerprint: str = "") -> None:
         """Add a source that is closed in the ledger; many become a segment.
@@ -95,22 +95,22 @@ class ClosedSources:
             summary: Its entry.
             fingerprint: Digest of the configuration of the entry; "" for the present one.
         """
-        number = self.numbers[uri]
-        self._of[number] = self.fingerprints.index(fingerprint) if fingerprint else 0
-        self._lacks[number] = False
-        self._loose[number] = self._new[number] = summary
+        index = self.numbers[uri]
+        self._of[index] = self.fingerprints.index(fingerprint) if fingerprint else 0
+        self._lacks[index] = False
+        self._loose[index] = self._new[index] = summary
         self._loose_records += len(summary.records)
-        self._entry[number], self._text_ids[number] = len(self._tags), b""  # of the table that they become
-        self._cpu_s[number], self._pixel_s[number] = summary.cpu_s or 0.0, summary.pixel_s or 0.0
+        self._entry[index], self._text_ids[index] = len(self._tags), b""  # of the table that they become
+        self._cpu_s[index], self._pixel_s[index] = summary.cpu_s or 0.0, summary.pixel_s or 0.0
         states = Counter(record.state for record in summary.records)
-        self._counts[number] = [states[state] for state in _STATES]
+        self._counts[index] = [states[state] for state in _STATES]
         self.version += 1
         if len(self._loose) >= _ENTRIES or self._loose_records >= _RECORDS:
-            for at in {int(self._of[one]) for one in self._loose}:
+            for at in {int(self._of[index]) for index in self._loose}:
                 entries = {
-                    source_id(self.sources[one]): found
-                    for one, found in self._loose.items()
-                    if self._of[one] == at
+                    source_id(self.sources[index]): summary
+                    for index, summary in self._loose.items()
+                    if self._of[index] == at
                 }
                 self._ledger.append(STAGE, self.fingerprints[at], entries)
             self._settle()
@@ -120,9 +120,9 @@ class ClosedSources:
         """Count sources as not closed."""
         self._settle()
         for uri in uris:
-            number = self.numbers[uri]
-            self._entry[number] = _OPEN
-            self._loose.pop(number, None)
+            index = self.numbers[uri]
+            self._entry[index] = _OPEN
+            self._loose.pop(index, None)
         self.version += 1
 
     def __contains__(self, uri: str) -> bool:
@@ -130,11 +130,11 @@ class ClosedSources:
 
     def unclosed(self) -> set[str]:
         """Return the URIs of the sources that are not closed; to ask for each source takes far longer."""
-        return {self.sources[number].uri for number in np.flatnonzero(self._entry == _OPEN).tolist()}
+        return {self.sources[index].uri for index in np.flatnonzero(self._entry == _OPEN).tolist()}
 
-    def fingerprint(self, number: int) -> str:
+    def fingerprint(self, index: int) -> str:
         """Return the digest of the configuration under which a source was closed."""
-        return self.fingerprints[int(self._of[number])]
+        return self.fingerprints[int(self._of[index])]
 
     @property
     def closed(self) -> Mask:
@@ -155,42 +155,48 @@ class ClosedSources:
         """Return the processor seconds of the pass over a source; 0 for one that failed."""
         return float(self._cpu_s[self.numbers[uri]])
 
-    def total_cpu_s(self, wanted: Mask) -> float:
+    def total_cpu_s(self, selected: Mask) -> float:
         """Return the processor seconds of the passes over the wanted sources, as they were measured."""
-        return float(self._cpu_s[wanted].sum())
+        return float(self._cpu_s[selected].sum())
 
-    def tags(self, number: int) -> Mapping[str, str]:
+    def tags(self, index: int) -> Mapping[str, str]:
         """Return the text in the container of a source."""
-        if number in self._new:
-            return self._new[number].tags or {}
-        tags = None if self._entry[number] == _OPEN else self._tags[self._entry[number]]
-        return {} if tags is None else dict(tags[int(self._row[number])].as_py() or ())
+        if index in self._new:
+            return self._new[index].tags or {}
+        tags = None if self._entry[index] == _OPEN else self._tags[self._entry[index]]
+        return {} if tags is None else dict(tags[int(self._row[index])].as_py() or ())
 
-    def text_ids(self, numbers: Rows) -> pa.Array:
+    def text_ids(self, source_indices: Rows) -> pa.Array:
         """Return `text_id` of sources."""
         self._settle()
-        new = numbers[self._text_ids[numbers] == b""]
+        new = source_indices[self._text_ids[source_indices] == b""]
         for entry in np.unique(self._entry[new]).tolist():
-            here = new[self._entry[new] == entry]
+            of_entry = new[self._entry[new] == entry]
             tags = None if entry == _OPEN else self._tags[entry]
-            found = [None] * len(here) if tags is None else tags.take(pa.array(self._row[here])).to_pylist()
-            for number, own in zip(here.tolist(), found, strict=True):
-                source = self.sources[number]
-                self._text_ids[number] = text_id(source.uri, source.caption, dict(own or ()), source.sidecars)
-        return pa.array(self._text_ids[numbers], pa.binary()).cast(pa.string())
+            source_tags = (
+                [None] * len(of_entry)
+                if tags is None
+                else tags.take(pa.array(self._row[of_entry])).to_pylist()
+            )
+            for index, tag_pairs in zip(of_entry.tolist(), source_tags, strict=True):
+                source = self.sources[index]
+                self._text_ids[index] = text_id(
+                    source.uri, source.caption, dict(tag_pairs or ()), source.sidecars
+                )
+        return pa.array(self._text_ids[source_indices], pa.binary()).cast(pa.string())
 
     def segment_text_ids(self, clips: pa.Table, texts: pa.Array) -> pa.Array:
         """Return `text_ids` of clips' sources, those of listed segments replaced by that of their own caption."""
-        here = mask_of(pc.is_valid(column(clips, "segment")))
-        some = clips.select(["source", "segment"]).filter(pa.array(here))
-        found: list[str] = []
-        for number, segment in zip(
+        in_segment = mask_of(pc.is_valid(column(clips, "segment")))
+        some = clips.select(["source", "segment"]).filter(pa.array(in_segment))
+        segment_ids: list[str] = []
+        for index, segment in zip(
             *(column(some, name).to_pylist() for name in ("source", "segment")), strict=True
         ):
-            source = self.sources[number]
-            caption, tags = source.caption_of(segment), self.tags(number)
-            found.append(text_id(source.uri, caption, tags, source.sidecars))
-        return pc.replace_with_mask(texts, pa.array(here), pa.array(found, pa.string()))
+            source = self.sources[index]
+            caption, tags = source.caption_of(segment), self.tags(index)
+            segment_ids.append(text_id(source.uri, caption, tags, source.sidecars))
+        return pc.replace_with_mask(texts, pa.array(in_segment), pa.array(segment_ids, pa.string()))
 
     @property
     def pixel_s(self) -> float:
@@ -205,7 +211,7 @@ class ClosedSources:
     def failed(self) -> list[str]:
         """Return the URIs of closed sources with a failed clip, or that failed themselves."""
         failed = (self._entry != _OPEN) & (self._counts[:, _STATES.index("failed")] > 0)
-        return [self.sources[number].uri for number in np.flatnonzero(failed).tolist()]
+        return [self.sources[index].uri for index in np.flatnonzero(failed).tolist()]
 
     @property
     def failed_whole(self) -> int:
@@ -219,8 +225,8 @@ class ClosedSources:
         if self._whole[partition] == self.version + 1:
             return self._clips.read(partition).drop_columns([_ENTRY])
         table = self._clips.stacked(partition)
-        here = column(table, "source").to_numpy()
-        current = by_span(kept(table, self._entry[here] == column(table, _ENTRY).to_numpy()))
+        source_indices = column(table, "source").to_numpy()
+        current = by_span(kept(table, self._entry[source_indices] == column(table, _ENTRY).to_numpy()))
         if current is not table or self._clips.parts(partition) > 1:
             current = current.combine_chunks()
             self._clips.replace(partition, current)
@@ -233,34 +239,38 @@ class ClosedSources:
             new, self._new = self._new, {}
             self._keep(pa.table(to_columns(list(new.values()))), np.array(list(new), np.int64))
 
-    def _keep(self, entries: pa.Table, numbers: Rows) -> None:
+    def _keep(self, entries: pa.Table, source_indices: Rows) -> None:
         """Add entries of the sources with these numbers."""
-        if not len(numbers):
+        if not len(source_indices):
             return
         entry = len(self._tags)
-        self._text_ids[numbers] = b""
-        self._entry[numbers], self._row[numbers] = entry, np.arange(len(numbers))
+        self._text_ids[source_indices] = b""
+        self._entry[source_indices], self._row[source_indices] = entry, np.arange(len(source_indices))
         self._tags.append(column(entries, "tags") if "tags" in entries.column_names else None)
         for name, values in (("cpu_s", self._cpu_s), ("pixel_s", self._pixel_s)):
-            there = name in entries.column_names
-            values[numbers] = pc.fill_null(column(entries, name), 0.0).to_numpy() if there else 0.0
-        clips = from_entries(entries, pa.array(numbers, pa.int32()))
-        own = column(clips, "source").to_numpy()
-        self._counts[numbers] = 0
+            has_column = name in entries.column_names
+            values[source_indices] = (
+                pc.fill_null(column(entries, name), 0.0).to_numpy() if has_column else 0.0
+            )
+        clips = from_entries(entries, pa.array(source_indices, pa.int32()))
+        clip_sources = column(clips, "source").to_numpy()
+        self._counts[source_indices] = 0
         states = column(clips, "state").dictionary_encode()
         for code, state in enumerate(states.dictionary.to_pylist()):
-            found, counts = np.unique(own[states.indices.to_numpy() == code], return_counts=True)
-            self._counts[found, _STATES.index(state)] = counts
-        self._lacks[numbers] = False
+            in_state, counts = np.unique(clip_sources[states.indices.to_numpy() == code], return_counts=True)
+            self._counts[in_state, _STATES.index(state)] = counts
+        self._lacks[source_indices] = False
         if ADDED:
             measured = "measured" in entries.column_names
-            known = column(entries, "measured").to_pylist() if measured else [None] * len(entries)
-            with_clips = np.isin(numbers, own[~equal(clips, "sha256", "")])
-            for number, has in zip(numbers[with_clips].tolist(), compress(known, with_clips), strict=True):
-                self._lacks[number] = bool(lacking(dict(has or ())))
+            measured_names = column(entries, "measured").to_pylist() if measured else [None] * len(entries)
+            with_clips = np.isin(source_indices, clip_sources[~equal(clips, "sha256", "")])
+            for index, has in zip(
+                source_indices[with_clips].tolist(), compress(measured_names, with_clips), strict=True
+            ):
+                self._lacks[index] = bool(lacking(dict(has or ())))
                 self.never_measured |= never_measured(dict(has or ()))
         clips = clips.append_column(_ENTRY, pa.array(np.full(len(clips), entry, np.int32)))
-        self._clips.scatter(clips, partition_of(own))
+        self._clips.scatter(clips, partition_of(clip_sources))
         self.version += 1
 
 
@@ -271,10 +281,10 @@ class _Numbers(Mapping[str, int]):
         self._sources = sources
 
     def __getitem__(self, uri: str) -> int:
-        number = bisect.bisect_left(self._sources, uri, key=lambda source: source.uri)
-        if number == len(self._sources) or self._sources[number].uri != uri:
+        index = bisect.bisect_left(self._sources, uri, key=lambda source: source.uri)
+        if index == len(self._sources) or self._sources[index].uri != uri:
             raise KeyError(uri)
-        return number
+        return index
 
     def __iter__(self) -> Iterator[str]:
         return (source.uri for source in self._sources)

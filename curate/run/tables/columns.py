@@ -17,8 +17,8 @@ Rows = NDArray[np.int64]
 
 def column(table: pa.Table, name: str) -> pa.Array:
     """Return a column as one array."""
-    found = table.column(name)
-    return found.chunk(0) if found.num_chunks == 1 else found.combine_chunks()
+    chunked = table.column(name)
+    return chunked.chunk(0) if chunked.num_chunks == 1 else chunked.combine_chunks()
 
 
 def mask_of(values: pa.Array) -> Mask:
@@ -33,8 +33,8 @@ def equal(table: pa.Table, name: str, value: object) -> Mask:
 
 def places_in(values: pa.Array, among: pa.Array) -> Rows:
     """Return the first place of each value among others, or -1."""
-    found = pc.fill_null(pc.index_in(values, value_set=among), -1)
-    return np.asarray(found.to_numpy(), np.int64)
+    indices = pc.fill_null(pc.index_in(values, value_set=among), -1)
+    return np.asarray(indices.to_numpy(), np.int64)
 
 
 def whole(tables: Iterable[pa.Table], schema: pa.Schema) -> pa.Table:

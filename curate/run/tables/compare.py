@@ -14,26 +14,26 @@ from reelweave.curate.run.tables.columns import Rows, changed, column, equal, ke
 from reelweave.curate.takedown.takedown import TakeDowns, emptied
 
 
-def taken_down(clips: pa.Table, down: TakeDowns, numbers: Mapping[str, int]) -> pa.Table:
+def taken_down(clips: pa.Table, down: TakeDowns, index_of: Mapping[str, int]) -> pa.Table:
     """Return clips after take-downs, which stay out for ever.
 
     Args:
         clips: The clips.
         down: Take-downs of the dataset.
-        numbers: Number of each source, by URI.
+        index_of: Index of each source, by URI.
     """
     if not down.removals:
         return clips
-    uris = list(numbers)
+    uris = list(index_of)
     named = np.isin(
-        column(clips, "source").to_numpy(), [numbers[uri] for uri in down.named if uri in numbers]
+        column(clips, "source").to_numpy(), [index_of[uri] for uri in down.named if uri in index_of]
     )
     for name in ("key", "source_sha256"):
         named |= mask_of(pc.is_in(column(clips, name), value_set=pa.array(sorted(down.named), pa.string())))
-    found = [(record, down.of(record)) for record in to_records(kept(clips, named), uris)]
-    named[named] = [removal is not None for _, removal in found]
-    gone = [emptied(record, removal) for record, removal in found if removal is not None]
-    return by_span(joined([kept(clips, ~named), from_records(gone, numbers)])) if gone else clips
+    removed = [(record, down.of(record)) for record in to_records(kept(clips, named), uris)]
+    named[named] = [removal is not None for _, removal in removed]
+    gone = [emptied(record, removal) for record, removal in removed if removal is not None]
+    return by_span(joined([kept(clips, ~named), from_records(gone, index_of)])) if gone else clips
 
 
 def copies_among(keys: pa.Array) -> Rows:
@@ -42,14 +42,14 @@ def copies_among(keys: pa.Array) -> Rows:
     Two names of one source give such clips. They are sorted, so that the name that is kept does not depend on the
     order of the work.
     """
-    found = np.full(len(keys), -1, np.int64)
+    twin_rows = np.full(len(keys), -1, np.int64)
     rows = np.flatnonzero(may_repeat(hashes(keys)))
     if len(rows):
         codes = keys.take(pa.array(rows)).dictionary_encode().indices.to_numpy()
         _, first, which = np.unique(codes, return_index=True, return_inverse=True)
         twins = rows[first[which]]
-        found[rows] = np.where(twins == rows, -1, twins)
-    return found
+        twin_rows[rows] = np.where(twins == rows, -1, twins)
+    return twin_rows
 
 
 def without_copies(clips: pa.Table, rows: Rows, uris: Sequence[str]) -> pa.Table:
@@ -69,25 +69,25 @@ def without_copies(clips: pa.Table, rows: Rows, uris: Sequence[str]) -> pa.Table
     return changed(clips, mask, {**values, "state": "duplicate", "stage": "dedup.source"})
 
 
-def without_duplicates(clips: pa.Table, found: Mapping[str, Duplicate]) -> pa.Table:
-    """Return clips after `reelweave.curate.dedup`, which gave ``found``: the original of each duplicate, by key.
+def without_duplicates(clips: pa.Table, duplicates: Mapping[str, Duplicate]) -> pa.Table:
+    """Return clips after `reelweave.curate.dedup`, which gave ``duplicates``: the original of each duplicate, by key.
 
     A copy of a clip that is now a duplicate itself becomes a copy of the one that is kept.
     """
-    twins = list(found.values())
-    keys = pa.array(list(found), pa.string())
+    twins = list(duplicates.values())
+    keys = pa.array(list(duplicates), pa.string())
     followed = places_in(column(clips, "duplicate_of"), keys)
     followed[~equal(clips, "state", "duplicate")] = -1
     clips = changed(
-        clips, followed >= 0, {"duplicate_of": [twins[one].of for one in followed[followed >= 0]]}
+        clips, followed >= 0, {"duplicate_of": [twins[index].of for index in followed[followed >= 0]]}
     )
-    return _decided(clips, keys, twins, "duplicate", [f"dedup.{one.kind}" for one in twins])
+    return _decided(clips, keys, twins, "duplicate", [f"dedup.{twin.kind}" for twin in twins])
 
 
-def without_known(clips: pa.Table, found: Mapping[str, tuple[str, Duplicate]]) -> pa.Table:
+def without_known(clips: pa.Table, references: Mapping[str, tuple[str, Duplicate]]) -> pa.Table:
     """Return clips, those that other datasets hold as filtered: the stage that found each, and its twin, by key."""
-    stages, twins = [stage for stage, _ in found.values()], [twin for _, twin in found.values()]
-    return _decided(clips, pa.array(list(found), pa.string()), twins, "filtered", stages)
+    stages, twins = [stage for stage, _ in references.values()], [twin for _, twin in references.values()]
+    return _decided(clips, pa.array(list(references), pa.string()), twins, "filtered", stages)
 
 
 def _decided(

@@ -39,14 +39,14 @@ def judged(
         waiting: Scores that each stage writes; their thresholds wait for its result.
     """
     clips = _with_defaults(clips)
-    left = equal(clips, "state", "kept")
-    clips = _scored(clips, left, results)
+    remaining = equal(clips, "state", "kept")
+    clips = _scored(clips, remaining, results)
     at_once, later = by_stage(filters, waiting)
-    clips, left = _filtered(clips, left, at_once, left)
-    for stage, found in results.items():
-        clips, left = _failed(clips, left, stage, found)
-        clips, left = _filtered(clips, left, later.get(stage, ()), there(found))
-    return _captioned(clips, left, results, shard)
+    clips, remaining = _filtered(clips, remaining, at_once, remaining)
+    for stage, stage_results in results.items():
+        clips, remaining = _failed(clips, remaining, stage, stage_results)
+        clips, remaining = _filtered(clips, remaining, later.get(stage, ()), there(stage_results))
+    return _captioned(clips, remaining, results, shard)
 
 
 def _with_defaults(clips: pa.Table) -> pa.Table:
@@ -58,20 +58,20 @@ def _with_defaults(clips: pa.Table) -> pa.Table:
     return clips
 
 
-def _failed(clips: pa.Table, left: Mask, stage: str, found: pa.Table) -> tuple[pa.Table, Mask]:
+def _failed(clips: pa.Table, remaining: Mask, stage: str, stage_results: pa.Table) -> tuple[pa.Table, Mask]:
     """Return clips, those for which a stage has a fault as failed, and which of them are left."""
-    faults = column(found, "fault")
-    failed = left & mask_of(pc.is_valid(faults))
+    faults = column(stage_results, "fault")
+    failed = remaining & mask_of(pc.is_valid(faults))
     values = {"state": "failed", "stage": stage, "reason": faults.filter(pa.array(failed))}
-    return changed(clips, failed, values), left & ~failed
+    return changed(clips, failed, values), remaining & ~failed
 
 
-def _scored(clips: pa.Table, left: Mask, results: Mapping[str, pa.Table]) -> pa.Table:
+def _scored(clips: pa.Table, remaining: Mask, results: Mapping[str, pa.Table]) -> pa.Table:
     """Return clips with the scores that stages found for those that are left."""
-    for found in results.values():
-        for name in score_names(found):
-            scores = column(found, f"{SCORE}{name}")
-            where = left & mask_of(pc.is_valid(scores))
+    for stage_results in results.values():
+        for name in score_names(stage_results):
+            scores = column(stage_results, f"{SCORE}{name}")
+            where = remaining & mask_of(pc.is_valid(scores))
             if f"{SCORE}{name}" not in clips.column_names:
                 clips = clips.append_column(f"{SCORE}{name}", pa.nulls(len(clips), pa.float64()))
             clips = changed(clips, where, {f"{SCORE}{name}": scores.filter(pa.array(where))})
@@ -79,24 +79,24 @@ def _scored(clips: pa.Table, left: Mask, results: Mapping[str, pa.Table]) -> pa.
 
 
 def _filtered(
-    clips: pa.Table, left: Mask, wanted: Sequence[Threshold], measured: Mask
+    clips: pa.Table, remaining: Mask, thresholds: Sequence[Threshold], measured: Mask
 ) -> tuple[pa.Table, Mask]:
     """Return clips, each with the first threshold that rejects it, and which of them are left.
 
     Args:
         clips: All clips.
-        left: Clips to decide on.
-        wanted: Thresholds.
+        remaining: Clips to decide on.
+        thresholds: Thresholds.
         measured: Clips for which there is a result of the stage that these thresholds wait for.
     """
     codec = _score(clips, "motion_source")
     rows, rejections = [], []
-    for threshold in wanted:
+    for threshold in thresholds:
         scores = _score(clips, threshold.name)
         beyond = threshold.rejects(scores)
-        out = left & measured & (beyond | np.isnan(scores))
+        out = remaining & measured & (beyond | np.isnan(scores))
         gone = np.flatnonzero(out)
-        left = left & ~out
+        remaining = remaining & ~out
         for row, score, source in zip(
             gone.tolist(), scores[gone].tolist(), codec[gone].tolist(), strict=True
         ):
@@ -106,8 +106,8 @@ def _filtered(
     mask = np.zeros(len(clips), bool)
     mask[rows] = True
     names = ("state", "stage", "reason", "score", "threshold")
-    values = {name: [getattr(rejections[place], name) for place in order] for name in names}
-    return changed(clips, mask, values), left
+    values = {name: [getattr(rejections[index], name) for index in order] for name in names}
+    return changed(clips, mask, values), remaining
 
 
 def _score(clips: pa.Table, name: str) -> NDArray[np.float64]:
@@ -117,28 +117,30 @@ def _score(clips: pa.Table, name: str) -> NDArray[np.float64]:
     return np.asarray(column(clips, f"{SCORE}{name}").to_numpy(zero_copy_only=False))
 
 
-def _captioned(clips: pa.Table, left: Mask, results: Mapping[str, pa.Table], shard: ShardConfig) -> pa.Table:
+def _captioned(
+    clips: pa.Table, remaining: Mask, results: Mapping[str, pa.Table], shard: ShardConfig
+) -> pa.Table:
     """Return clips, those that are left with their caption, split and bin."""
-    where = pa.array(left)
+    where = pa.array(remaining)
     values: dict[str, pa.Array] = {}
     if "captions" in results:
-        found = results["captions"].filter(where)
-        written = pc.is_valid(column(found, "text"))
-        values["caption"] = pc.fill_null(column(found, "text"), "")
-        values["caption_source"] = pc.if_else(written, column(found, "source"), "none")
-        values["caption_provenance"] = _maps(column(found, "provenance"))
+        captions = results["captions"].filter(where)
+        written = pc.is_valid(column(captions, "text"))
+        values["caption"] = pc.fill_null(column(captions, "text"), "")
+        values["caption_source"] = pc.if_else(written, column(captions, "source"), "none")
+        values["caption_provenance"] = _maps(column(captions, "provenance"))
     else:
-        count = int(left.sum())
+        count = int(remaining.sum())
         values["caption"] = repeated("", pa.string(), count)
     tokens = token_counts(values["caption"])
     if "text_embed" in results:
         tokens = pc.coalesce(column(results["text_embed"].filter(where), "tokens"), tokens)
     digests = column(clips, "source_sha256").filter(where).dictionary_encode()
-    splits = [split_of(one, shard.val_share) for one in digests.dictionary.to_pylist()]
+    splits = [split_of(digest, shard.val_share) for digest in digests.dictionary.to_pylist()]
     values["text_tokens"] = tokens
     values["split"] = pa.array(splits, pa.string()).take(digests.indices)
     values["bin"] = _bins(clips.select(_SHAPE).filter(where), shard.bins)
-    return changed(clips, left, values)
+    return changed(clips, remaining, values)
 
 
 def _maps(values: pa.Array) -> pa.Array:
@@ -184,9 +186,9 @@ def _bins(clips: pa.Table, config: BinConfig) -> pa.Array:
     }
     groups = [
         pc.binary_join_element_wise(
-            name, pa.array(np.searchsorted(edges, found, "right")).cast(pa.string()), "_"
+            name, pa.array(np.searchsorted(edges, column_values, "right")).cast(pa.string()), "_"
         )
-        for name, found in values.items()
+        for name, column_values in values.items()
         if (edges := sorted(getattr(config, name)))
     ]
     return pc.binary_join_element_wise(*groups, "-") if groups else repeated("all", pa.string(), len(clips))

@@ -58,16 +58,16 @@ class KeptClips:
             old: See above; of the kept ones.
             footage: See above; of the kept ones.
         """
-        here = is_kept(clips)
-        kept = clips.select([*_COLUMNS, *(name for name in _SCORES if name in clips.column_names)])
-        kept = kept.filter(pa.array(here))
+        mask = is_kept(clips)
+        columns = clips.select([*_COLUMNS, *(name for name in _SCORES if name in clips.column_names)])
+        columns = columns.filter(pa.array(mask))
         return KeptClips(
-            firsts=np.array([0, len(kept)]),
-            rows=np.flatnonzero(here).astype(np.int32),
-            sources=column(kept, "source").to_numpy(),
-            keys=column(kept, "key"),
-            digests=half_digests(column(kept, "sha256")),
-            quality=_narrow(qualities(kept)),
+            firsts=np.array([0, len(columns)]),
+            rows=np.flatnonzero(mask).astype(np.int32),
+            sources=column(columns, "source").to_numpy(),
+            keys=column(columns, "key"),
+            digests=half_digests(column(columns, "sha256")),
+            quality=_narrow(qualities(columns)),
             old=old,
             footage=footage.astype(np.int32),
         )
@@ -87,15 +87,15 @@ class KeptClips:
         firsts = np.concatenate([[0], np.cumsum([part.firsts[-1] for part in parts])])
         widest = max(part.quality.shape[1] for part in parts)
         parts[:] = [replace(part, quality=_widened(part.quality, widest)) for part in parts]
-        columns = [[getattr(part, one.name) for part in parts] for one in fields(KeptClips)[1:]]
+        columns = [[getattr(part, field.name) for part in parts] for field in fields(KeptClips)[1:]]
         parts.clear()  # so that only one column is there twice at a time
-        joined: list[Any] = []
+        merged: list[Any] = []
         for values in columns:
-            joined.append(
+            merged.append(
                 pa.concat_arrays(values) if isinstance(values[0], pa.Array) else np.concatenate(values)
             )
             values.clear()
-        return KeptClips(firsts, *joined)
+        return KeptClips(firsts, *merged)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -116,9 +116,9 @@ class KeptClips:
             footage=self.footage[mask],
         )
 
-    def partitions_of(self, places: Rows) -> Rows:
+    def partitions_of(self, rows: Rows) -> Rows:
         """Return the partition of each clip."""
-        return np.searchsorted(self.firsts, places, side="right") - 1
+        return np.searchsorted(self.firsts, rows, side="right") - 1
 
     def of_partition(self, partition: int) -> slice:
         """Return the places of a partition's clips."""

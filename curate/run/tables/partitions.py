@@ -25,9 +25,9 @@ def partition_count(sources: int) -> int:
     return max(1, -(-sources // SOURCES))
 
 
-def partition_of(number: Number) -> Number:
-    """Return the partition of the source with a number, or of many."""
-    return number // SOURCES
+def partition_of(source_index: Number) -> Number:
+    """Return the partition of the source with an index, or of many."""
+    return source_index // SOURCES
 
 
 class Partitions:
@@ -60,36 +60,36 @@ class Partitions:
     def __iter__(self) -> Iterator[pa.Table]:
         return map(self.read, range(self.count))
 
-    def add(self, number: int, table: pa.Table) -> None:
+    def add(self, partition: int, table: pa.Table) -> None:
         """Add rows to a partition."""
         if len(table):
             self._flush()
-            self._put(number, table)
+            self._put(partition, table)
 
-    def scatter(self, table: pa.Table, numbers: Rows) -> None:
-        """Add each row to the partition with its number."""
+    def scatter(self, table: pa.Table, partitions: Rows) -> None:
+        """Add each row to the partition with its index."""
         if not len(table):
             return
-        self._waiting.append((table, numbers))
+        self._waiting.append((table, partitions))
         self._rows += len(table)
         if self._rows >= max(_AT_ONCE, _OF_EACH * self.count):
             self._flush()
 
-    def read(self, number: int) -> pa.Table:
+    def read(self, partition: int) -> pa.Table:
         """Return all rows of a partition."""
-        return whole(self.tables(number), self._schema)
+        return whole(self.tables(partition), self._schema)
 
-    def stacked(self, number: int) -> pa.Table:
+    def stacked(self, partition: int) -> pa.Table:
         """Return all rows of a partition, in as many pieces as were added."""
-        return stacked(self.tables(number), self._schema)
+        return stacked(self.tables(partition), self._schema)
 
-    def tables(self, number: int) -> Iterator[pa.Table]:
+    def tables(self, partition: int) -> Iterator[pa.Table]:
         """Yield the rows of a partition, several at a time."""
         self._flush()
         if self._folder is None:
-            yield from self._tables[number]
-        elif self._parts[number]:
-            path, first, end = str(self._path(number)), 0, self._path(number).stat().st_size
+            yield from self._tables[partition]
+        elif self._parts[partition]:
+            path, first, end = str(self._path(partition)), 0, self._path(partition).stat().st_size
             while first < end:
                 # Columns that nobody looks at are not read, and a mapping is gone with its table.
                 with pa.memory_map(path) as file:
@@ -98,20 +98,20 @@ class Partitions:
                     first = file.tell()
                 yield table
 
-    def parts(self, number: int) -> int:
+    def parts(self, partition: int) -> int:
         """Return how many tables a partition is made of."""
         self._flush()
-        return int(self._parts[number])
+        return int(self._parts[partition])
 
-    def replace(self, number: int, table: pa.Table) -> None:
+    def replace(self, partition: int, table: pa.Table) -> None:
         """Put rows in place of those of a partition."""
         self._flush()
-        self._parts[number] = 0
+        self._parts[partition] = 0
         if self._folder is None:
-            self._tables[number] = []
+            self._tables[partition] = []
         else:
-            self._path(number).unlink(missing_ok=True)
-        self.add(number, table)
+            self._path(partition).unlink(missing_ok=True)
+        self.add(partition, table)
 
     def _flush(self) -> None:
         if not self._waiting:
@@ -122,26 +122,26 @@ class Partitions:
                 self._put(0, table)
             return
         table = stacked([table for table, _ in waiting], self._schema)
-        numbers = np.concatenate([numbers for _, numbers in waiting])
-        if (np.diff(numbers) < 0).any():
-            order = np.argsort(numbers, kind="stable")
-            table, numbers = table.take(pa.array(order)), numbers[order]
+        partitions = np.concatenate([partitions for _, partitions in waiting])
+        if (np.diff(partitions) < 0).any():
+            order = np.argsort(partitions, kind="stable")
+            table, partitions = table.take(pa.array(order)), partitions[order]
         del waiting
         table = table.combine_chunks()  # what was taken is in one piece already
-        there, starts = np.unique(numbers, return_index=True)
-        for number, start, end in zip(
-            there.tolist(), starts.tolist(), [*starts[1:].tolist(), len(numbers)], strict=True
+        present, starts = np.unique(partitions, return_index=True)
+        for partition, start, end in zip(
+            present.tolist(), starts.tolist(), [*starts[1:].tolist(), len(partitions)], strict=True
         ):
-            self._put(number, table.slice(start, end - start))
+            self._put(partition, table.slice(start, end - start))
 
-    def _put(self, number: int, table: pa.Table) -> None:
-        self._parts[number] += 1
+    def _put(self, partition: int, table: pa.Table) -> None:
+        self._parts[partition] += 1
         if self._folder is None:
-            self._tables[number].append(table)
+            self._tables[partition].append(table)
             return
-        with self._path(number).open("ab") as file, pa.ipc.new_stream(file, table.schema) as stream:
+        with self._path(partition).open("ab") as file, pa.ipc.new_stream(file, table.schema) as stream:
             stream.write_table(table)
 
-    def _path(self, number: int) -> Path:
+    def _path(self, partition: int) -> Path:
         assert self._folder is not None
-        return Path(self._folder.name, f"{number}.arrows")
+        return Path(self._folder.name, f"{partition}.arrows")

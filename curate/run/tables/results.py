@@ -65,12 +65,12 @@ class StageResults:
             for entries in ledger.tables(stage, name, clip_result):
                 self._every.add(0, from_entries(entries))
         older = [column(table, "id") for table in self._every.tables(0)]
-        own: list[pa.Array] = []
+        current: list[pa.Array] = []
         for entries in ledger.tables(stage, fingerprint, clip_result):
             self._every.add(0, from_entries(entries))
             if older:
-                own.append(column(entries, "id"))
-        self.older = _without(older, own)
+                current.append(column(entries, "id"))
+        self.older = _without(older, current)
         self._placed: Partitions | None = None
         self._version = -1
 
@@ -95,34 +95,36 @@ class StageResults:
         self._version = version
         if self._partitions == 1:
             return
-        asked = [hashes(found) for found in identities()]
-        parts = np.repeat(np.arange(len(asked), dtype=np.int32), list(map(len, asked)))
-        wanted = np.concatenate(asked)
-        order = np.argsort(wanted, kind="stable")
-        wanted, parts = wanted[order], parts[order]
-        del asked, order
+        identity_hashes = [hashes(ids) for ids in identities()]
+        parts = np.repeat(np.arange(len(identity_hashes), dtype=np.int32), list(map(len, identity_hashes)))
+        all_hashes = np.concatenate(identity_hashes)
+        order = np.argsort(all_hashes, kind="stable")
+        all_hashes, parts = all_hashes[order], parts[order]
+        del identity_hashes, order
         self._placed = Partitions(self._partitions, RESULTS, True)
         for table in itertools.chain(self._every.tables(0), [self._recent()]):
-            own = hashes(column(table, "id"))
-            order = np.argsort(own, kind="stable")  # values in order are found ten times as fast
-            first, end = (np.searchsorted(wanted, own[order], side) for side in ("left", "right"))
+            table_hashes = hashes(column(table, "id"))
+            order = np.argsort(table_hashes, kind="stable")  # values in order are found ten times as fast
+            first, end = (
+                np.searchsorted(all_hashes, table_hashes[order], side) for side in ("left", "right")
+            )
             counts = end - first
             rows = np.repeat(order, counts)
             nth = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
-            numbers = parts[np.repeat(first, counts) + nth]
+            partitions = parts[np.repeat(first, counts) + nth]
             arrived = np.argsort(rows, kind="stable")
-            self._placed.scatter(table.take(pa.array(rows[arrived])), numbers[arrived])
+            self._placed.scatter(table.take(pa.array(rows[arrived])), partitions[arrived])
 
     def find(self, partition: int, identities: pa.Array) -> pa.Table:
         """Return the result of each identity in a partition; a row of nulls where there is none."""
         if self._placed is not None:
-            found = self._placed.read(partition)
+            stored = self._placed.read(partition)
         else:
-            found = whole([*self._every.tables(0), self._recent()] if self._loose else self._only(), RESULTS)
+            stored = whole([*self._every.tables(0), self._recent()] if self._loose else self._only(), RESULTS)
         # Later results replace earlier ones.
-        newest_first = column(found, "id").take(pa.array(np.arange(len(found))[::-1]))
+        newest_first = column(stored, "id").take(pa.array(np.arange(len(stored))[::-1]))
         rows = places_in(identities, newest_first)
-        return taken(found, np.where(rows >= 0, len(found) - 1 - rows, -1))
+        return taken(stored, np.where(rows >= 0, len(stored) - 1 - rows, -1))
 
     def forget_older(self) -> None:
         """Count clips as not done of which an earlier revision of the code alone has a result."""
@@ -133,13 +135,17 @@ class StageResults:
     def forget_faults(self) -> None:
         """Count clips that failed as not done."""
         self._keep(lambda table: mask_of(pc.is_null(column(table, "fault"))))
-        self._loose = {one: found for one, found in self._loose.items() if not isinstance(found, Fault)}
+        self._loose = {
+            clip_id: clip_result
+            for clip_id, clip_result in self._loose.items()
+            if not isinstance(clip_result, Fault)
+        }
 
-    def _keep(self, wanted: Callable[[pa.Table], Mask]) -> None:
+    def _keep(self, select: Callable[[pa.Table], Mask]) -> None:
         """Keep some results of segments."""
-        every, self._every = self._every, Partitions(1, RESULTS, self._partitions > 1)
-        for table in every.tables(0):
-            self._every.add(0, kept(table, wanted(table)))
+        earlier, self._every = self._every, Partitions(1, RESULTS, self._partitions > 1)
+        for table in earlier.tables(0):
+            self._every.add(0, kept(table, select(table)))
         self._version = -1
 
     def _only(self) -> list[pa.Table]:
@@ -154,10 +160,10 @@ class StageResults:
         return from_entries(pa.table({"id": ids, **to_columns(list(self._loose.values()))}))
 
 
-def _without(some: Sequence[pa.Array], others: Sequence[pa.Array]) -> pa.Array:
+def _without(some: Sequence[pa.Array], excluded: Sequence[pa.Array]) -> pa.Array:
     """Return the texts of some arrays that are in none of others."""
-    left, right = (pa.concat_arrays([pa.array([], pa.string()), *each]) for each in (some, others))
-    return left.filter(pc.invert(pc.is_in(left, value_set=right))) if len(left) else left
+    ids, right = (pa.concat_arrays([pa.array([], pa.string()), *each]) for each in (some, excluded))
+    return ids.filter(pc.invert(pc.is_in(ids, value_set=right))) if len(ids) else ids
 
 
 def from_entries(entries: pa.Table) -> pa.Table:
@@ -175,38 +181,38 @@ def from_entries(entries: pa.Table) -> pa.Table:
 def to_results(table: pa.Table) -> list[ClipResult | None]:
     """Return the results of rows; None for a row of nulls."""
     names = score_names(table)
-    found: list[ClipResult | None] = []
+    clip_results: list[ClipResult | None] = []
     for row in table.to_pylist(maps_as_pydicts="strict"):
         scores = {name: value for name in names if (value := row[f"{SCORE}{name}"]) is not None}
         values = {name: row[name] for name in RESULTS.names if name != "id" and row[name] is not None}
         if row["id"] is None:
-            found.append(None)
+            clip_results.append(None)
         elif values:
-            found.append(clip_result({**values, "scores": scores or None}))
+            clip_results.append(clip_result({**values, "scores": scores or None}))
         else:
-            found.append(ClipScores(scores))
-    return found
+            clip_results.append(ClipScores(scores))
+    return clip_results
 
 
-def there(found: pa.Table) -> Mask:
+def there(results: pa.Table) -> Mask:
     """Return which rows have a result."""
-    return mask_of(pc.is_valid(column(found, "id")))
+    return mask_of(pc.is_valid(column(results, "id")))
 
 
-def packed_arrays(found: pa.Table) -> tuple[NDArray[Any], Mask]:
+def packed_arrays(results: pa.Table) -> tuple[NDArray[Any], Mask]:
     """Return the embedding of each row, [rows, D], and which rows have one; the others are zero.
 
     Raises:
         RunError: their sizes differ.
     """
-    packed = column(found, "embedding")
+    packed = column(results, "embedding")
     has = mask_of(pc.is_valid(packed))
     rows = packed.filter(pa.array(has)).to_pylist()
     arrays = [PackedArray(row["dtype"], tuple(row["shape"]), row["data"]).array for row in rows]
     if not arrays:
-        return np.zeros((len(found), 1), np.float16), has
+        return np.zeros((len(results), 1), np.float16), has
     if len(shapes := {array.shape for array in arrays}) > 1:
         raise RunError(f"the vectors of clips have different sizes: {', '.join(map(str, sorted(shapes)))}")
-    matrix = np.zeros((len(found), *arrays[0].shape), arrays[0].dtype)
+    matrix = np.zeros((len(results), *arrays[0].shape), arrays[0].dtype)
     matrix[has] = np.stack(arrays)
     return matrix, has

@@ -28,7 +28,7 @@ _BEHIND = ["clip_bytes", "clip_id", "video", "text.arrays", "text.sha256", *_PLA
 def samples_of(
     clips: pa.Table,
     sources: Sequence[SourceRef],
-    places: pa.Table,
+    locations: pa.Table,
     vectors: pa.Array,
     texts: pa.Table | None,
 ) -> pa.Table:
@@ -37,7 +37,7 @@ def samples_of(
     Args:
         clips: Kept clips.
         sources: Sources by their number.
-        places: Bytes of each clip in the dataset's present revision: shard, offset and size, or nulls.
+        locations: Bytes of each clip in the dataset's present revision: shard, offset and size, or nulls.
         vectors: Video embedding of each clip, see `vector_column`.
         texts: Results of the text embedding of each clip, or None.
     """
@@ -52,7 +52,7 @@ def samples_of(
         "video": vectors,
         "text.arrays": nothing if texts is None else column(texts, "arrays"),
         "text.sha256": nothing if texts is None else column(texts, "sha256"),
-        **{f"place.{name}": column(places, name) for name in ("shard", "offset", "size")},
+        **{f"place.{name}": column(locations, name) for name in ("shard", "offset", "size")},
     }
     return pa.table(columns)
 
@@ -67,9 +67,11 @@ def attributes(clips: pa.Table, sources: Sequence[SourceRef]) -> pa.Array:
     kind = pa.map_(pa.string(), pa.string())
     segments = column(clips, "segment")
     if segments.null_count < len(segments):
-        numbers = column(clips, "source").to_pylist()
-        pairs = zip(numbers, segments.to_pylist(), strict=True)
-        return pa.array([sorted(sources[one].attributes_of(place).items()) for one, place in pairs], kind)
+        source_indices = column(clips, "source").to_pylist()
+        pairs = zip(source_indices, segments.to_pylist(), strict=True)
+        return pa.array(
+            [sorted(sources[index].attributes_of(segment).items()) for index, segment in pairs], kind
+        )
     return _of_sources(clips, sources, lambda source: sorted(source.attributes.items()), kind)
 
 
@@ -77,10 +79,10 @@ def _of_sources(
     clips: pa.Table, sources: Sequence[SourceRef], value: Callable[[SourceRef], object], kind: pa.DataType
 ) -> pa.Array:
     """Return a value of each clip's source; others than those between the first and the last are not asked."""
-    numbers = column(clips, "source").to_numpy()
-    first, last = (int(numbers.min()), int(numbers.max())) if len(numbers) else (0, -1)
+    source_indices = column(clips, "source").to_numpy()
+    first, last = (int(source_indices.min()), int(source_indices.max())) if len(source_indices) else (0, -1)
     values = [value(source) for source in sources[first : last + 1]]
-    return pa.array(values, kind).take(pa.array(numbers - first))
+    return pa.array(values, kind).take(pa.array(source_indices - first))
 
 
 def index_columns(samples: pa.Table) -> pa.Table:
@@ -133,20 +135,20 @@ def scores_table(clips: pa.Table, sources: Sequence[SourceRef]) -> pa.Table:
     """Return the scores of clips that were cut and not taken down, a row for each."""
     cut = mask_of(pc.is_valid(column(clips, "key"))) & ~equal(clips, "stage", REMOVAL)
     clips = kept(clips, cut)
-    own = {"source": uris(clips, sources), "scores": scores_map(clips)}
-    columns = {name: own[name] if name in own else column(clips, name) for name in SCORES.names}
+    special = {"source": uris(clips, sources), "scores": scores_map(clips)}
+    columns = {name: special[name] if name in special else column(clips, name) for name in SCORES.names}
     return pa.table(columns, SCORES)
 
 
-def vector_column(matrix: NDArray[Any], there: Mask) -> pa.Array:
+def vector_column(matrix: NDArray[Any], present: Mask) -> pa.Array:
     """Return vectors as a column, null where there is none.
 
     Args:
         matrix: Vectors [n, D].
-        there: Rows that have one.
+        present: Rows that have one.
     """
     flat = pa.array(np.ascontiguousarray(matrix).reshape(-1))
-    return pa.FixedSizeListArray.from_arrays(flat, matrix.shape[1], mask=pa.array(~there))
+    return pa.FixedSizeListArray.from_arrays(flat, matrix.shape[1], mask=pa.array(~present))
 
 
 def without_vectors(samples: pa.Table) -> pa.Table:
@@ -161,8 +163,8 @@ def with_vectors(samples: pa.Table) -> pa.Table:
         samples = samples.append_column("video", nothing)
     scores = [f"{SCORE}{name}" for name in score_names(samples)]
     first = samples.select([*_BEFORE, *scores, *_BEHIND])
-    others = [name for name in samples.column_names if name not in first.column_names]
-    return with_columns(first, {name: column(samples, name) for name in others})
+    remaining = [name for name in samples.column_names if name not in first.column_names]
+    return with_columns(first, {name: column(samples, name) for name in remaining})
 
 
 def vectors_of(samples: pa.Table) -> Iterator[NDArray[Any] | None]:
@@ -181,10 +183,10 @@ def embedding_digests(samples: pa.Table) -> pa.Array:
     texts = samples.column("text.sha256").to_pylist()
     rows = []
     for text, vector in zip(texts, vectors_of(samples), strict=True):
-        found = [] if text is None else [("text.npy", text)]
+        digests = [] if text is None else [("text.npy", text)]
         if vector is not None:
-            found.append(("video.npy", hashlib.sha256(npy_bytes(vector)).hexdigest()))
-        rows.append(found)
+            digests.append(("video.npy", hashlib.sha256(npy_bytes(vector)).hexdigest()))
+        rows.append(digests)
     return pa.array(rows, INDEX.field("embeddings").type)
 
 

@@ -27,8 +27,10 @@ def is_abrupt(history: FeatureWindow, frame: int) -> bool:
     if step < _LEAST:
         return False
     first, end = max(history.first, frame - 1 - BEFORE), min(history.end, frame + AFTER)
-    whole = dissimilarity(history[first], history[end - 1])
-    others = (dissimilarity(history[at - 1], history[at]) for at in range(first + 1, end) if at != frame)
+    total = dissimilarity(history[first], history[end - 1])
+    neighbours = (dissimilarity(history[at - 1], history[at]) for at in range(first + 1, end) if at != frame)
     return (
-        step >= _SHARE * whole and whole >= _SHARE * step and all(other <= _OTHERS * step for other in others)
+        step >= _SHARE * total
+        and total >= _SHARE * step
+        and all(other <= _OTHERS * step for other in neighbours)
     )

@@ -197,29 +197,32 @@ class ColourDetector:
             run for run in self._dissolves if self._is_sure(run) or run.transition.end_frame > end
         ]
         self._cuts = [cut for cut in self._cuts if self._is_sure_cut(cut) or cut.end > end]
-        taken = self._sure(min(found.start_frame for _, found in ranked) - SETTLED_AFTER)
-        kept = []
-        for _, found in sorted(ranked, key=lambda each: (-each[0], each[1].start_frame)):
-            if not any(overlap(found, other, margin=REACH) for other in taken):
-                taken.append(found)
-                kept.append(found)
-        return sorted(kept, key=lambda transition: transition.start_frame)
+        accepted = self._sure(min(transition.start_frame for _, transition in ranked) - SETTLED_AFTER)
+        doubtful = []
+        for _, candidate in sorted(ranked, key=lambda each: (-each[0], each[1].start_frame)):
+            if not any(overlap(candidate, other, margin=REACH) for other in accepted):
+                accepted.append(candidate)
+                doubtful.append(candidate)
+        return sorted(doubtful, key=lambda transition: transition.start_frame)
 
     def _sure(self, first: int) -> list[Transition]:
         """Return the reported transitions so far that end after frame `first`, sorted and disjoint."""
         fades = _ending_after(self._fades.found, first, lambda fade: fade.end_frame)
-        others = [
+        cuts_and_dissolves = [
             cut.transition
             for cut in _ending_after(self._cuts, first, lambda cut: cut.end)
             if self._is_sure_cut(cut)
         ]
-        others += [
+        cuts_and_dissolves += [
             run.transition
             for run in _ending_after(self._dissolves, first, lambda run: run.transition.end_frame)
             if self._is_sure(run)
         ]
-        found = [*fades, *(each for each in others if not any(overlap(each, fade) for fade in fades))]
-        return sorted(found, key=lambda transition: transition.start_frame)
+        reported = [
+            *fades,
+            *(each for each in cuts_and_dissolves if not any(overlap(each, fade) for fade in fades)),
+        ]
+        return sorted(reported, key=lambda transition: transition.start_frame)
 
     def _take_in(self) -> None:
         batch = features(self._batch[: self._waiting])
@@ -229,15 +232,15 @@ class ColourDetector:
 
     def _judge(self, cuts_end: int, gradual_end: int, finished: bool = False) -> None:
         """Decide cuts up to frame `cuts_end` minus the peak's reach, and gradual transitions up to `gradual_end`."""
-        known = self._judged + len(self._chance) - _PEAK
-        self._chance = np.concatenate([self._chance, self._chances.cuts(known, cuts_end)])
+        chance_end = self._judged + len(self._chance) - _PEAK
+        self._chance = np.concatenate([self._chance, self._chances.cuts(chance_end, cuts_end)])
         if finished:
             self._chance = np.concatenate([self._chance, np.zeros(_PEAK, np.float32)])
-        places = range(_PEAK, len(self._chance) - _PEAK)
-        for place in places:
-            self._judge_frame(self._judged, self._chance[place - _PEAK : place + _PEAK + 1])
+        peaks = range(_PEAK, len(self._chance) - _PEAK)
+        for peak in peaks:
+            self._judge_frame(self._judged, self._chance[peak - _PEAK : peak + _PEAK + 1])
             self._judged += 1
-        self._chance = self._chance[len(places) :]
+        self._chance = self._chance[len(peaks) :]
         gradual_end = max(gradual_end, self._gradual_judged)
         for run in self._runs.push(self._chances.gradual(self._gradual_judged, gradual_end)):
             self._keep(run)
@@ -309,10 +312,10 @@ class ColourDetector:
 
     def _blank_within(self, run: LikelyRun) -> bool:
         """Return True when a blank frame is in the run: `FadeFinder` decides on fades."""
-        place = bisect.bisect_left(self._blanks, run.first - 1)
-        return place < len(self._blanks) and self._blanks[place] < run.end
+        index = bisect.bisect_left(self._blanks, run.first - 1)
+        return index < len(self._blanks) and self._blanks[index] < run.end
 
 
-def _ending_after(found: list[_Found], first: int, end: Callable[[_Found], int]) -> list[_Found]:
+def _ending_after(candidates: list[_Found], first: int, end: Callable[[_Found], int]) -> list[_Found]:
     """Return the items that end after a frame, from a list sorted by end."""
-    return found[bisect.bisect_right(found, first, key=end) :]
+    return candidates[bisect.bisect_right(candidates, first, key=end) :]

@@ -56,33 +56,35 @@ class FrameDifferences:
         )
         colours = np.stack([each.colours for each in features])
         windows = _windows(layouts)
-        found = np.empty((count, len(self._lags), CHANNELS), np.float32)
+        differences = np.empty((count, len(self._lags), CHANNELS), np.float32)
 
         products = pairs.of(np.matmul(blocks, self._blocks.with_new(blocks).transpose(0, 2, 1)))
         energies = self._energies.with_new(np.einsum("bnf,bnf->bn", blocks, blocks)[..., None])[..., 0]
         energies = energies + _FLOOR
-        found[..., 0] = 1 - (products.mean(axis=0) + _FLOOR) * pairs.norms(energies.mean(axis=0))
+        differences[..., 0] = 1 - (products.mean(axis=0) + _FLOOR) * pairs.norms(energies.mean(axis=0))
         products += _FLOOR
         products *= pairs.norms(energies)
         ranked = np.sort(products.transpose(1, 2, 0), axis=-1)
         for channel, rank in enumerate(_RANKS):
-            found[..., 3 + channel] = 1 - ranked[..., rank]
+            differences[..., 3 + channel] = 1 - ranked[..., rank]
 
         powers = self._powers.with_new(np.einsum("nf,nf->n", layouts, layouts)[:, None])[:, 0] + _LAYOUT_FLOOR
         products = pairs.of(_products(layouts, self._layouts.with_new(layouts)))
-        found[..., 1] = 1 - (products + _LAYOUT_FLOOR) * pairs.norms(powers)
+        differences[..., 1] = 1 - (products + _LAYOUT_FLOOR) * pairs.norms(powers)
 
         squares = self._squares.with_new(np.einsum("nf,nf->n", colours, colours)[:, None])[:, 0]
         products = pairs.of(_products(colours, self._colours.with_new(colours)))
         moved = squares[LONGEST:, None] + pairs.earlier(squares) - 2 * products
         moved = np.maximum(moved, 0) * np.float32(1 / colours.shape[1])
         # Rounding errors of cancelling terms must not count as a difference.
-        found[..., 2] = np.minimum((np.sqrt(moved + np.float32(0.01)) - np.float32(0.1)) * _COLOUR_SCALE, 2)
+        differences[..., 2] = np.minimum(
+            (np.sqrt(moved + np.float32(0.01)) - np.float32(0.1)) * _COLOUR_SCALE, 2
+        )
 
         still = windows[len(windows) // 2]
         alike = np.matmul(still, self._windows.with_new(windows).transpose(0, 2, 1))
-        found[..., 7] = 1 - pairs.of(alike.max(axis=0))
-        return found
+        differences[..., 7] = 1 - pairs.of(alike.max(axis=0))
+        return differences
 
 
 class _Pairs:
@@ -97,9 +99,9 @@ class _Pairs:
         """Return the products of the pairs, [..., n, lags], of those with all frames, [..., n, LONGEST + n]."""
         return products.reshape(*products.shape[:-2], -1).take(self._places, axis=-1)
 
-    def earlier(self, known: Floats) -> Floats:
+    def earlier(self, all_frames: Floats) -> Floats:
         """Return the values of the earlier frames, [..., n, lags], of those of all frames, [..., LONGEST + n]."""
-        return known.take(self._earlier, axis=-1)
+        return all_frames.take(self._earlier, axis=-1)
 
     def norms(self, energies: Floats) -> Floats:
         """Return the inverse of the root of both frames' energies, [..., n, lags]."""
@@ -119,16 +121,16 @@ class _Recent:
     def with_new(self, values: Floats) -> Floats:
         """Return the values of the LONGEST frames before some new ones, and theirs: a view until the next call."""
         count = values.shape[-2]
-        known, room = self._memory, LONGEST + max(count, _ROOM)
-        if known is None or self._end + count > known.shape[-2]:
-            last = values[..., :1, :] if known is None else known[..., self._end - LONGEST : self._end, :]
-            if known is None or known.shape[-2] < room:
-                known = np.empty((*values.shape[:-2], room, values.shape[-1]), np.float32)
-            known[..., :LONGEST, :] = last
-            self._memory, self._end = known, LONGEST
+        memory, room = self._memory, LONGEST + max(count, _ROOM)
+        if memory is None or self._end + count > memory.shape[-2]:
+            last = values[..., :1, :] if memory is None else memory[..., self._end - LONGEST : self._end, :]
+            if memory is None or memory.shape[-2] < room:
+                memory = np.empty((*values.shape[:-2], room, values.shape[-1]), np.float32)
+            memory[..., :LONGEST, :] = last
+            self._memory, self._end = memory, LONGEST
         first, self._end = self._end - LONGEST, self._end + count
-        known[..., self._end - count : self._end, :] = values
-        return known[..., first : self._end, :]
+        memory[..., self._end - count : self._end, :] = values
+        return memory[..., first : self._end, :]
 
 
 def _blocks(features: Sequence[Features]) -> Floats:
@@ -157,13 +159,13 @@ def _windows(layouts: Floats) -> Floats:
     return windows
 
 
-def _products(new: Floats, known: Floats) -> Floats:
-    """Return the inner products of rows, [n, known].
+def _products(new: Floats, reference: Floats) -> Floats:
+    """Return the inner products of rows, [n, reference].
 
     Products are sums of parts so small that BLAS runs each on one thread; more threads cost far more than
     they save here.
     """
-    parts = (each.reshape(len(each), _PARTS, -1).transpose(1, 0, 2) for each in (new, known))
+    parts = (each.reshape(len(each), _PARTS, -1).transpose(1, 0, 2) for each in (new, reference))
     rows, columns = parts
     summed: Floats = np.matmul(rows, columns.transpose(0, 2, 1)).sum(axis=0)
     return summed

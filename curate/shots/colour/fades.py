@@ -70,8 +70,8 @@ class FadeFinder:
             self._close(history)
 
     def _open(self, history: FeatureWindow, blank: int, shot_first: int) -> _Outgoing:
-        known = self.found[-1].end_frame if self.found else 0
-        earliest = max(shot_first, known, history.first, blank - LONGEST)
+        last_fade_end = self.found[-1].end_frame if self.found else 0
+        earliest = max(shot_first, last_fade_end, history.first, blank - LONGEST)
         contrasts = [history[frame].contrast for frame in range(blank - 1, earliest - 1, -1)]
         last = blank - 1 - faded_frames(contrasts)
         return _Outgoing(last, history[last] if last >= earliest else None)
@@ -94,10 +94,10 @@ def faded_frames(contrasts: list[float]) -> int:
     """
     if not contrasts:
         return 0
-    faded, hidden, place = np.ogrid[: len(contrasts), : _MOST_HIDDEN + 1, : len(contrasts)]
+    faded, hidden, step = np.ogrid[: len(contrasts), : _MOST_HIDDEN + 1, : len(contrasts)]
     hidden = hidden * (faded > 0)
-    used = place < faded + _LEVEL
-    ramps = np.minimum(1, (place + 1 + hidden) / (faded + 1 + hidden))
+    used = step < faded + _LEVEL
+    ramps = np.minimum(1, (step + 1 + hidden) / (faded + 1 + hidden))
     misfits = np.log(np.array(contrasts) / ramps)
     errors = misfits.var(axis=2, where=used).min(axis=1)
     return int(errors.argmin())

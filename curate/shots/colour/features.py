@@ -110,9 +110,9 @@ def _cumulative(bins: Floats) -> Floats:
     bins *= np.float32(0.001 / _BIN_WIDTH)
     np.clip(bins, 0, _COLOUR_BINS - 1, out=bins)
     bins += _FIRST_BIN  # as far as whole numbers were from bin edges, this rounds none up to the next
-    places = bins.astype(np.uint32).reshape(count, -1)
-    places += (np.arange(count, dtype=np.uint32) * (12 * _COLOUR_BINS))[:, None]
-    counts = np.bincount(places.ravel(), minlength=count * 12 * _COLOUR_BINS)
+    bin_indices = bins.astype(np.uint32).reshape(count, -1)
+    bin_indices += (np.arange(count, dtype=np.uint32) * (12 * _COLOUR_BINS))[:, None]
+    counts = np.bincount(bin_indices.ravel(), minlength=count * 12 * _COLOUR_BINS)
     shares = counts.reshape(count, 12, _COLOUR_BINS).cumsum(axis=2) * (4 * _BIN_WIDTH / (WIDTH * HEIGHT))
     return shares.astype(np.float32).reshape(count, -1)
 
@@ -125,11 +125,11 @@ def without_bars(luma_NHW: Floats) -> Floats:
     """
     lit = luma_NHW > _BAR_LUMA
     rows, columns = np.asarray(lit.any(axis=2)), np.asarray(lit.any(axis=1))
-    whole = rows[:, 0] & rows[:, -1] & columns[:, 0] & columns[:, -1]
-    if whole.all():
+    barless = rows[:, 0] & rows[:, -1] & columns[:, 0] & columns[:, -1]
+    if barless.all():
         return luma_NHW
     filled = luma_NHW.copy()
-    for n in np.flatnonzero(~whole):
+    for n in np.flatnonzero(~barless):
         filled[n] = _without_bars(luma_NHW[n], np.flatnonzero(rows[n]), np.flatnonzero(columns[n]))
     return filled
 

@@ -24,8 +24,8 @@ def holds_mixture(history: FeatureWindow, change: Transition) -> bool:
     if end - start < _FEWEST or start < history.first or end >= history.end:
         return False
     before, after, third = history[start], history[end], (end - start) // 3
-    whole = dissimilarity(before, after)
-    return whole >= _LEAST and any(
-        max(dissimilarity(before, history[at]), dissimilarity(after, history[at])) <= _SHARED * whole
+    total = dissimilarity(before, after)
+    return total >= _LEAST and any(
+        max(dissimilarity(before, history[at]), dissimilarity(after, history[at])) <= _SHARED * total
         for at in range(start + third, end - third + 1)
     )

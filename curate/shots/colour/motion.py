@@ -57,8 +57,8 @@ class BlockMotion:
     def _push(self, layouts: Floats) -> Floats:
         """Return the differences of frames that one group has room for."""
         if self._filled == _GROUP:
-            for known in (self._windows, self._inverse):
-                known[..., :FARTHEST] = known[..., _GROUP:]
+            for history in (self._windows, self._inverse):
+                history[..., :FARTHEST] = history[..., _GROUP:]
             self._filled = 0
         count = len(layouts)
         rows = slice(self._filled, self._filled + count)
@@ -70,15 +70,15 @@ class BlockMotion:
         self._windows[..., new] = _shifted_across(padded)
         self._inverse[..., new] = _inverse_lengths(padded)
         if not self._begun:
-            for known in (self._windows, self._inverse):
-                known[..., :FARTHEST] = known[..., FARTHEST : FARTHEST + 1]
+            for history in (self._windows, self._inverse):
+                history[..., :FARTHEST] = history[..., FARTHEST : FARTHEST + 1]
             self._begun = True
         self._blocks[..., rows] = _blocks(layouts)
         alike = np.stack([self._alike(row, rows) for row in range(len(self._blocks))])
         alike = alike.reshape(_BLOCKS, count, -1)
         alike *= self._inverse[:, _SHIFT[0], _SHIFT[1], new, None]
-        numbers = np.arange(count)[:, None]
-        by_lag = alike[:, numbers, new.start + numbers - np.arange(FARTHEST + 1)]
+        indices = np.arange(count)[:, None]
+        by_lag = alike[:, indices, new.start + indices - np.arange(FARTHEST + 1)]
         return np.asarray(1 - np.sort(by_lag, axis=0)[RANKS, ...].transpose(1, 2, 0), np.float32)
 
     def _alike(self, row: int, frames: slice) -> Floats:

@@ -44,9 +44,9 @@ class NetworkInputs:
     def __init__(
         self, offsets: Sequence[int], motion: bool = False, lags: Sequence[int] = range(LONGEST + 1)
     ) -> None:
-        places = _places(offsets)
-        pairs = [(a, b) for number, a in enumerate(places) for b in places[number + 1 :]]
-        self._places = np.array(places)
+        positions = _places(offsets)
+        pairs = [(a, b) for index, a in enumerate(positions) for b in positions[index + 1 :]]
+        self._places = np.array(positions)
         self._later = np.array([b for _, b in pairs])
         self._lags = np.array([b - a for a, b in pairs])
         self._columns = np.searchsorted(np.array(lags), self._lags)
@@ -65,15 +65,15 @@ class NetworkInputs:
         """
         later = frames[:, None] + self._later
         pairs = [differences[later, self._columns], *([moved[later, self._lags]] if self._motion else [])]
-        seen = levels[frames[:, None] + self._places]
+        nearby_levels = levels[frames[:, None] + self._places]
         flat = [each.reshape(len(frames), -1) for each in pairs]
-        return np.concatenate([*flat, seen[..., 0], seen[..., 1]], axis=1)
+        return np.concatenate([*flat, nearby_levels[..., 0], nearby_levels[..., 1]], axis=1)
 
 
 def lags_of(offsets: Sequence[int]) -> set[int]:
     """Return the lags between two places of a network's input."""
-    places = _places(offsets)
-    return {b - a for number, a in enumerate(places) for b in places[number + 1 :]}
+    positions = _places(offsets)
+    return {b - a for index, a in enumerate(positions) for b in positions[index + 1 :]}
 
 
 def _places(offsets: Sequence[int]) -> list[int]:
@@ -83,8 +83,8 @@ def _places(offsets: Sequence[int]) -> list[int]:
 
 def roots(differences: Floats) -> Floats:
     """Return the square roots of differences; rounding leaves some below zero."""
-    found = np.maximum(differences, 0)
-    return np.sqrt(found, out=found)
+    non_negative = np.maximum(differences, 0)
+    return np.sqrt(non_negative, out=non_negative)
 
 
 def levels(features: Sequence[Features]) -> Floats:
@@ -138,19 +138,19 @@ class TransitionProbabilities:
         It needs GRADUAL_REACH later frames. Context too far before these frames is dropped, so they must not
         be requested again.
         """
-        found = self._judge(1, first, end)
+        chances = self._judge(1, first, end)
         keep = max(0, end - GRADUAL_REACH - 1 - self._start)
         self._differences, self._levels = self._differences[keep:].copy(), self._levels[keep:].copy()
         self._moved = self._moved[keep:].copy()
         self._start += keep
-        return found
+        return chances
 
-    def _judge(self, number: int, first: int, end: int) -> Floats:
+    def _judge(self, network_index: int, first: int, end: int) -> Floats:
         if end <= first:
             return np.zeros(0, np.float32)
-        view, networks = _networks()[number]
-        seen = view(self._differences, self._moved, self._levels, np.arange(first, end) - self._start)
-        return networks(seen)
+        view, networks = _networks()[network_index]
+        inputs = view(self._differences, self._moved, self._levels, np.arange(first, end) - self._start)
+        return networks(inputs)
 
 
 class Ensemble:

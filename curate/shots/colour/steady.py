@@ -27,15 +27,15 @@ def leads_between_still_pictures(history: FeatureWindow, change: Transition) -> 
     if end - start > _LONGEST or start < history.first or end >= history.end:
         return False
     before, after = history[start], history[end]
-    most = _STILL * (whole := dissimilarity(before, after))
+    max_change = _STILL * (total := dissimilarity(before, after))
     return (
-        whole >= _LEAST
+        total >= _LEAST
         and all(
-            dissimilarity(before, history[at]) <= most
+            dissimilarity(before, history[at]) <= max_change
             for at in range(max(history.first, start - AROUND), start)
         )
         and all(
-            dissimilarity(after, history[at]) <= most
+            dissimilarity(after, history[at]) <= max_change
             for at in range(end + 1, min(history.end, end + AROUND + 1))
         )
     )
