@@ -36,7 +36,7 @@ class SizeHeaders:
         self.change = False
 
     def add(self, packet: "Packet[VideoStream]") -> None:
-        """Take the next packet."""
+        """Compare the headers that the next packet brings with those before."""
         self.change |= packet.has_sidedata("new_extradata") or packet.has_sidedata("param_change")
         if self.change or not packet.is_keyframe or self._codec not in _READ:
             return

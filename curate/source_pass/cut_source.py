@@ -88,7 +88,7 @@ class Seen(Protocol):
 
     @property
     def remark(self) -> str:
-        """What is done to the pictures of all clips that no mark of the source asks for, in words."""
+        """Words on changes to all pictures that no mark of the source asks for, such as deinterlacing."""
 
 
 @dataclass(frozen=True)

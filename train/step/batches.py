@@ -57,7 +57,7 @@ class PlannedStream(Protocol):
 
     @property
     def dataset_names(self) -> list[str]:
-        """Datasets in words."""
+        """Location, revision and size of each dataset, as a refused resume names them."""
 
 
 def plan_keys_of(stream: object) -> dict[str, Any] | None:
