@@ -17,7 +17,7 @@ class _Package(ModuleType):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the package's function `curate`."""
-        return self.__getattr__("curate")(*args, **kwargs)
+        return self.curate(*args, **kwargs)
 
 
 sys.modules[__name__].__class__ = _Package

@@ -253,9 +253,8 @@ class Decoder:
     def _break_before(self) -> None:
         """Note lost frames, in whose time the frame before them would be shown on."""
         self._errors += self._broken_since is None
-        self._broken_since = min(
-            self._shown - 1, self._shown if self._broken_since is None else self._broken_since
-        )
+        before = self._shown - 1
+        self._broken_since = before if self._broken_since is None else min(before, self._broken_since)
 
     def _mend(self) -> None:
         if self._broken_since is not None:
@@ -272,12 +271,8 @@ def _codec_with_alpha(stream: VideoStream) -> VideoCodecContext:
     if other is None or not has_alpha_packets(stream):
         return default_codec
     codec = cast(VideoCodecContext, CodecContext.create(other, "r"))
-    codec.extradata, codec.options, codec.thread_count = (
-        default_codec.extradata,
-        default_codec.options,
-        default_codec.thread_count,
-    )
-    codec.thread_type = default_codec.thread_type
+    codec.extradata, codec.options = default_codec.extradata, default_codec.options
+    codec.thread_count, codec.thread_type = default_codec.thread_count, default_codec.thread_type
     return codec
 
 

@@ -73,10 +73,8 @@ class LostFrames:
         is_lost = self._failed and self._end_pts is not None and frame.pts > self._end_pts
         while self._due and self._due[0] <= frame.pts:
             is_lost |= self._due.popleft() < frame.pts
-        self._failed, self._end_pts = (
-            False,
-            frame.pts + int(_LONGER * frame.duration) if frame.duration else None,
-        )
+        self._failed = False
+        self._end_pts = frame.pts + int(_LONGER * frame.duration) if frame.duration else None
         return is_lost
 
     def at_end(self) -> bool:

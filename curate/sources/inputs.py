@@ -6,10 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import PurePosixPath
 
-from reelweave.curate.sources.folder import SIDECAR_SUFFIXES, VIDEO_SUFFIXES, FolderEntry, walk, why_no_file
-from reelweave.curate.sources.listed import listed_sources
-from reelweave.curate.sources.lists import LIST_SUFFIXES
-from reelweave.curate.sources.places import (
+from reelweave.curate.sources.addresses import (
     is_remote,
     is_utf8,
     is_web,
@@ -23,6 +20,9 @@ from reelweave.curate.sources.places import (
     with_sidecars,
     with_sidecars_beside,
 )
+from reelweave.curate.sources.folder import SIDECAR_SUFFIXES, VIDEO_SUFFIXES, FolderEntry, walk, why_no_file
+from reelweave.curate.sources.listed import listed_sources
+from reelweave.curate.sources.lists import LIST_SUFFIXES
 from reelweave.curate.sources.source_ref import NamedSources, SourceRef, stem_of
 from reelweave.loader.errors import UsageError
 from reelweave.loader.storage import Storage, StorageConfig, open_storage

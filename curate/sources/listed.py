@@ -8,9 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import PurePosixPath
 from urllib.parse import urljoin
 
-from reelweave.curate.sources.entries import InvalidEntry, ListEntry
-from reelweave.curate.sources.lists import read_list
-from reelweave.curate.sources.places import (
+from reelweave.curate.sources.addresses import (
     SCHEME,
     is_remote,
     is_web,
@@ -20,6 +18,8 @@ from reelweave.curate.sources.places import (
     stat_of,
     with_sidecars_beside,
 )
+from reelweave.curate.sources.entries import InvalidEntry, ListEntry
+from reelweave.curate.sources.lists import read_list
 from reelweave.curate.sources.source_ref import SourceRef
 from reelweave.loader.errors import UsageError
 from reelweave.loader.storage import SilentError, StorageConfig, WebError, open_object

@@ -69,11 +69,11 @@ class NodeFiles:
             name: name that identifies the content together with this package's code; letters, digits, "-" and "_".
             make: function that computes the arrays; without booleans, which Arrow packs into bits.
         """
-        arrays_made: list[Mapping[str, NDArray[Any]]] = []
+        shared_arrays: list[Mapping[str, NDArray[Any]]] = []
 
         def fill(path: Path) -> None:
-            arrays_made.append(make())
-            _write(path, arrays_made[0])
+            shared_arrays.append(make())
+            _write(path, shared_arrays[0])
 
         name = f"{name}.{_this_code()}.arrays"
         for _ in range(2):
@@ -81,7 +81,7 @@ class NodeFiles:
                 path = self.file(name, fill)
             except OSError as error:
                 self._warn(error)
-                return dict(arrays_made[0] if arrays_made else make())
+                return dict(shared_arrays[0] if shared_arrays else make())
             try:
                 return _read(path)
             except (OSError, pa.ArrowException):  # damaged, or swept in this moment

@@ -43,19 +43,19 @@ def progress_entered(
         entry: the later revision.
         seed: seed of the run.
     """
-    entered_progress_of = []
+    leaf_progress = []
     old = replace(before, begun=tuple(progress)).sequences(seed, lengths_N)
     for index, sequence in enumerate(old):
         if not entry.changed[index]:
-            entered_progress_of.append(sequence.progress)
+            leaf_progress.append(sequence.progress)
             continue
         due = sequence.due(Fraction(), 0)
         at = max(0, floor(due))
         counts_n = sequence.counts(at)
         moved = _Moved(entry, index, sequence.rows_n, int(counts_n.min()))
         entered_progress = Progress(counts_n=moved.of(counts_n), skipped=sequence.progress.skipped)
-        entered_progress_of.append(moved.sequence(entered_progress, seed).progress_at(0, due - at))
-    return tuple(entered_progress_of)
+        leaf_progress.append(moved.sequence(entered_progress, seed).progress_at(0, due - at))
+    return tuple(leaf_progress)
 
 
 @dataclass(frozen=True, eq=False)

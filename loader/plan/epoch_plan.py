@@ -277,10 +277,10 @@ def plan_epoch(
     """
     if draws is None:
         draws = Draws.once(numbers(len(assignment.bucket_of)), epoch)
-    max_rows = len(draws.rows)
+    num_draws = len(draws.rows)
     draws, over_D = finished(done, seed, epoch, draws, near_N)
     # After a change of the dataset few draws may be left, which fillers make a step of.
-    _check_fills(max(max_rows, len(draws.rows)), layout, assignment.unassigned, drawn=True)
+    _check_fills(max(num_draws, len(draws.rows)), layout, assignment.unassigned, drawn=True)
     rest = EpochPart(assignment, seed, epoch, len(done), layout, draws, over_D, shuffle, near_N)
     plan = _part(rest, groups)
     if not done:
@@ -292,10 +292,10 @@ def finished(
     done: Sequence[DoneSegment], seed: int, epoch: int, draws: Draws, near_N: Numbers | None = None
 ) -> tuple[Draws, Flags]:
     """Return the draws of an epoch after finished parts, and which of them are over; arguments as of `plan_epoch`."""
-    over_D, max_steps = np.zeros(len(draws.rows), np.bool_), 0
+    over_D, max_draws = np.zeros(len(draws.rows), np.bool_), 0
     for index, part in enumerate(done):
-        max_steps = max(max_steps, len(draws.rows))
-        _check_fills(max_steps, part.layout)
+        max_draws = max(max_draws, len(draws.rows))
+        _check_fills(max_draws, part.layout)
         before = _part(
             EpochPart(part.assignment, seed, epoch, index, part.layout, draws, over_D, part.shuffle, near_N)
         )

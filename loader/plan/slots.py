@@ -122,9 +122,9 @@ def _filled(
                 max_taken = waiting[first:behind] - room[first:behind]
                 cumulative = np.maximum(_dearest(near, size), np.maximum.accumulate(min_taken))
                 cumulative = np.minimum(cumulative, np.minimum.accumulate(max_taken[::-1])[::-1])
-                for at, size_index in enumerate(np.diff(cumulative, prepend=0).tolist(), first):
-                    step[queue[heads[at] : heads[at] + size_index]] = now
-                    heads[at] += size_index
+                for at, num_taken in enumerate(np.diff(cumulative, prepend=0).tolist(), first):
+                    step[queue[heads[at] : heads[at] + num_taken]] = now
+                    heads[at] += num_taken
                 waiting[first:behind] -= cumulative
                 waiting[behind:] -= size
     return step

@@ -55,7 +55,7 @@ def locality(index: PlanIndex, plan: EpochPlan, near_N: Numbers) -> Locality:
         rank_requests = []
         for micro in step.microbatches:
             columns = (column[micro.rows].tolist() for column in (index.shard, index.offset, index.size))
-            ranges = [ByteRange(*columns_of) for columns_of in zip(*columns, strict=True)]
+            ranges = [ByteRange(*span_fields) for span_fields in zip(*columns, strict=True)]
             coalesced_ranges = coalesced(ranges)
             requests += len(coalesced_ranges)
             read += sum(request.span.size for request in coalesced_ranges)

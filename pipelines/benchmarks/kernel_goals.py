@@ -90,30 +90,30 @@ def goals(rows: Sequence[GoalRow], paper_case: str) -> list[Goal]:
         pairs = ((theirs.get((row.operator, row.case, row.direction, peer)), row) for row in among)
         return [(time / row.milliseconds, row.case) for time, row in pairs if time is not None]
 
-    goals_found = []
+    all_goals = []
     for (operator, direction), (at_large, at_small) in SHARES.items():
         about = f"{operator} {direction}: of a copy"
         for min_share, where, among in ((at_large, "N D >= 50 M", large), (at_small, "8k x 1536", small)):
             mine = [row for row in among if (row.operator, row.direction) == (operator, direction)]
             if min_share is not None:
-                goals_found.append(
+                all_goals.append(
                     _goal(f"{about}, {where}", min_share, [(row.of_copy, row.case) for row in mine])
                 )
     for direction, min_share in (("forward", 7), ("backward", 4)):
         among = [row for row in large if row.direction == direction]
         words = f"{direction}: times as fast as the fp32 chain, N D >= 50 M"
-        goals_found.append(_goal(words, min_share, faster_than(FP32, among)))
+        all_goals.append(_goal(words, min_share, faster_than(FP32, among)))
     among = [row for row in ours if row.tokens >= 1000]
-    goals_found.append(_goal("times as fast as the bf16 chain, N >= 1k", 1, faster_than(BF16, among)))
-    goals_found.append(_goal("forward: times as fast as torch.compile", 1, faster_than(COMPILED, forward)))
+    all_goals.append(_goal("times as fast as the bf16 chain, N >= 1k", 1, faster_than(BF16, among)))
+    all_goals.append(_goal("forward: times as fast as torch.compile", 1, faster_than(COMPILED, forward)))
     words = "backward: times as fast as torch.compile, several rows of modulation"
     among = [row for row in backward if row.rows > 1]
-    goals_found.append(_goal(words, 1.4, faster_than(COMPILED, among)))
+    all_goals.append(_goal(words, 1.4, faster_than(COMPILED, among)))
     for direction, limit in (("forward", 0.40), ("backward", 0.66)):
         times = [(limit / row.milliseconds, row.case) for row in paper if row.direction == direction]
-        goals_found.append(_goal(f"{direction}, the paper's shape: {limit} ms over its time", 1, times))
+        all_goals.append(_goal(f"{direction}, the paper's shape: {limit} ms over its time", 1, times))
     alike = [(float(row.same_bits), row.case) for row in backward if row.same_bits is not None]
-    return [*goals_found, _goal("backward: equal bits on every run", 1, alike)]
+    return [*all_goals, _goal("backward: equal bits on every run", 1, alike)]
 
 
 def _goal(aim: str, min_share: float, reached: list[Reached]) -> Goal:

@@ -105,7 +105,7 @@ class RunScores:
             "sha256": _digest(videos),
         }
         # Lines of another evaluation of this run that has ended meanwhile are kept.
-        self._known = {_key(line_before): line_before for line_before in read_score_lines(self._run)} | {
+        self._known = {_key(score_line): score_line for score_line in read_score_lines(self._run)} | {
             _key(line): line
         }
         ordered = sorted(self._known.values(), key=_key)

@@ -50,24 +50,24 @@ def workload(name: str, seed: int, budgets: Budgets | None = None) -> Mixture:
         seed: seed of the stream, 0 to 2^64 - 1.
         budgets: limits in place of its own.
     """
-    workload_found = WORKLOADS[name] if budgets is None else replace(WORKLOADS[name], budgets=budgets)
+    preset = WORKLOADS[name] if budgets is None else replace(WORKLOADS[name], budgets=budgets)
 
     def steps(layout: StepLayout, cost: Cost, count: int) -> Iterator[tuple[PlannedStep, float]]:
-        sizes = workload_found.batch_sizes(budgets_of(layout.policy, workload_found.budgets))
+        sizes = preset.batch_sizes(budgets_of(layout.policy, preset.budgets))
 
         def draw(step: int) -> Microbatches:
-            return workload_found.draw(sizes, seed, step, layout.per_step, layout.run)
+            return preset.draw(sizes, seed, step, layout.per_step, layout.run)
 
         return planned_steps(draw, layout, cost, count)
 
     def packs(layout: StepLayout, cost: Cost, count: int) -> Iterator[tuple[PackedStep, float]]:
-        tokens = _STEPS_AT_ONCE * layout.per_step * workload_found.budgets.memory_tokens
-        samples = partial(workload_found.samples, seed, tokens)
+        tokens = _STEPS_AT_ONCE * layout.per_step * preset.budgets.memory_tokens
+        samples = partial(preset.samples, seed, tokens)
         return packed_steps(
-            samples, layout.policy, cost, workload_found.budgets, layout.ranks, layout.microbatches, count
+            samples, layout.policy, cost, preset.budgets, layout.ranks, layout.microbatches, count
         )
 
-    return Mixture(name, workload_found.buckets, workload_found.budgets, steps, packs)
+    return Mixture(name, preset.buckets, preset.budgets, steps, packs)
 
 
 def dataset(name: str, source: SampleSource, config: BucketConfig, seed: int) -> Mixture:

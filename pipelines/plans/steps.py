@@ -126,12 +126,12 @@ def run(options: argparse.Namespace, mixture: Mixture, ranks: int, steps: int) -
     if options.regime == "step" and options.policy == "balanced":
         for count in sorted({STREAM_DEFAULT, BALANCED_FROM, options.microbatches}):
             with suppress(UsageError):  # a dataset may be too small for a step of so many
-                results_found = (
+                plan = (
                     chosen
                     if count == step_layout.microbatches
                     else simulated(replace(step_layout, microbatches=count))
                 )
-                by_microbatches[count] = results_found.metrics.idle
+                by_microbatches[count] = plan.metrics.idle
     read = None if options.regime == "pack" else mixture.locality
     reading = {} if read is None else read(step_layout, cost)
     if options.json:

@@ -88,23 +88,23 @@ def _verify_run(options: argparse.Namespace, config: StorageConfig) -> int | Non
     from reelweave.train.checkpoint.verify import verify  # and PyTorch, where there is a checkpoint
 
     with stderr().status("reading") as status:
-        checkpoints_found = [
+        verified = [
             verify(storage, folder, lambda path: status.update(plain(f"reading {path}")))
             for folder in folders
         ]
-    good = [checkpoint.folder for checkpoint in checkpoints_found if not checkpoint.problems]
+    good = [checkpoint.folder for checkpoint in verified if not checkpoint.problems]
     if options.json:
-        checkpoints = [checkpoint._asdict() for checkpoint in checkpoints_found]
+        checkpoints = [checkpoint._asdict() for checkpoint in verified]
         print_json(
             {
-                "ok": len(good) == len(checkpoints_found),
+                "ok": len(good) == len(verified),
                 "newest_good": good[-1] if good else None,
                 "checkpoints": checkpoints,
             }
         )
-        return 0 if len(good) == len(checkpoints_found) else 1
+        return 0 if len(good) == len(verified) else 1
     out = stdout()
-    for checked in checkpoints_found:
+    for checked in verified:
         for problem in checked.problems:
             out.print(problem, style="red", markup=False, soft_wrap=True)
         if not checked.problems:
@@ -118,10 +118,10 @@ def _verify_run(options: argparse.Namespace, config: StorageConfig) -> int | Non
                 markup=False,
                 soft_wrap=True,
             )
-    if len(good) < len(checkpoints_found):
+    if len(good) < len(verified):
         newest = f"the newest good one is {storage.uri(good[-1])}" if good else "none is good"
         out.print(
-            f"{len(checkpoints_found) - len(good)} of {len(checkpoints_found)} checkpoints are damaged; {newest}",
+            f"{len(verified) - len(good)} of {len(verified)} checkpoints are damaged; {newest}",
             soft_wrap=True,
         )
         return 1

@@ -25,14 +25,14 @@ def pictured_rows(
         max_rejected: most other clips of one reason, evenly spread.
         further: keys of kept clips that come, too.
     """
-    rows_by_order: dict[int, None] = {}
+    ordered_rows: dict[int, None] = {}
     for rows in _chosen(accounting, max_clips, max_rejected):
-        rows_by_order |= dict.fromkeys(rows)
+        ordered_rows |= dict.fromkeys(rows)
     if max_clips and len(further):
         named = pc.is_in(accounting.column("key"), pa.array(further, pa.string()))
         chosen = pc.and_(named, pc.equal(accounting.column("state"), "kept"))
-        rows_by_order |= dict.fromkeys(np.flatnonzero(pc.fill_null(chosen, False).to_numpy()).tolist())
-    return np.fromiter(rows_by_order, np.int64, len(rows_by_order))
+        ordered_rows |= dict.fromkeys(np.flatnonzero(pc.fill_null(chosen, False).to_numpy()).tolist())
+    return np.fromiter(ordered_rows, np.int64, len(ordered_rows))
 
 
 def _chosen(accounting: pa.Table, max_clips: int, max_rejected: int) -> Iterator[list[int]]:

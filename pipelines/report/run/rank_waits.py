@@ -92,8 +92,8 @@ class _Sums:
         while len(self.spans) > MOST_BINS:
             self._width *= 2
             before, self.spans = self.spans, []
-            for waits_before in before:
-                self._append(waits_before)
+            for older_span in before:
+                self._append(older_span)
 
     def _append(self, span: _Span) -> None:
         same = self.spans and (self.spans[-1].end - 1) // self._width == (span.end - 1) // self._width
@@ -158,11 +158,11 @@ def _line(
     return int(step), int(steps), seconds, wait_R, last_R.astype(np.int64), peak_R
 
 
-def _numbers(values_json: object) -> NDArray[np.float64] | None:
+def _numbers(listed: object) -> NDArray[np.float64] | None:
     """Return a list of numbers of 0 and above; None for anything else."""
-    if not isinstance(values_json, list) or not 0 < len(values_json) <= _MOST_RANKS:
+    if not isinstance(listed, list) or not 0 < len(listed) <= _MOST_RANKS:
         return None
-    values = [number(value) for value in values_json]
+    values = [number(value) for value in listed]
     if any(value is None or not 0 <= value <= _MOST for value in values):
         return None
     return np.array(values, np.float64)

@@ -126,10 +126,10 @@ def _tokens(planned: PlannedStep) -> np.ndarray[Any, Any]:
 
 def _batches(mixture: Mixture, bucket_and_batch: np.ndarray[Any, Any]) -> list[BatchUse]:
     bucket_M, batch_M = bucket_and_batch
-    batch_rows = []
+    batch_uses = []
     for bucket_index in np.unique(bucket_M).tolist():
         bucket_batches = batch_M[bucket_M == bucket_index]
-        batch_rows.append(
+        batch_uses.append(
             BatchUse(
                 bucket=str(mixture.buckets[bucket_index]),
                 microbatches=len(bucket_batches),
@@ -138,4 +138,4 @@ def _batches(mixture: Mixture, bucket_and_batch: np.ndarray[Any, Any]) -> list[B
                 most=int(bucket_batches.max()),
             )
         )
-    return batch_rows
+    return batch_uses

@@ -1,4 +1,4 @@
-"""Places of sources: what an address names, whether it can be opened, and the sidecars beside it."""
+"""Addresses of sources: what one names, whether it can be opened, and the sidecars beside it."""
 
 import hashlib
 import os
