@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test thorough nightly kernels oldest-torch lowest lint docs lock image-locks pin locked sbom audit dist clean
+.PHONY: demo quick test thorough nightly kernels oldest-torch lowest lint docs generated lock image-locks pin locked sbom audit dist clean
 
 # cyclonedx-bom brings it, and does without it. Whatever imports jsonschema, so every process of Ray, takes 2.4 s longer with
 # it, and on a busy machine Ray's processes then miss the seconds that they have to start.
@@ -40,6 +40,10 @@ test thorough nightly: .venv/.installed
 	# Three processes for two cores, since tests wait, too: for leases, silence and other processes. In the order of tests/conftest.py:
 	# by default the long files of few tests come last, and one process waits for the others.
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "$(CASES)" $(PYTEST_ARGS)
+
+# The tests nearest to what differs from origin/main, for less than a minute; it says how many it did not reach.
+quick: .venv/.installed
+	$(BIN)/python -m tests.changed $(PYTEST_ARGS)
 
 # What compiles: the kernels of csrc/ in the emulator, a mutant of each kind, and where nvcc is their code for every GPU
 # architecture and their library.
@@ -90,6 +94,16 @@ lint: .venv/.installed
 # a part that a browser would fetch from elsewhere. It needs no network. With --quiet it would count no warnings.
 docs: .venv/.installed
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
+# Pages and files that are written from the code or by a script. Tests that find one of them out of date name this target.
+CONFIG_PAGE = $(BIN)/python -m reelweave.pipelines.configuration.config_docs
+generated: .venv/.installed
+	$(CONFIG_PAGE) page >docs/curate-config.md
+	$(CONFIG_PAGE) yaml >pipelines/configs/curate.yaml
+	$(CONFIG_PAGE) train >docs/train-config.md
+	$(CONFIG_PAGE) vae >docs/vae-config.md
+	$(CONFIG_PAGE) latents >docs/latents-config.md
+	$(BIN)/python -m tests.bench.scale --write docs/scale.md >/dev/null
 
 # What requirements.lock says, but for what slows all down, and nothing else, every file by its hash. Then `make test` and the rest use it.
 locked:

@@ -11,7 +11,7 @@ PAGE = ROOT / "docs" / "scale.md"
 
 
 def test_the_page_has_the_tables_of_the_script() -> None:
-    assert written(PAGE.read_text(), tables(evaluated({}))) == PAGE.read_text()
+    assert written(PAGE.read_text(), tables(evaluated({}))) == PAGE.read_text(), "run `make generated`"
 
 
 @pytest.mark.parametrize("one", [one for one in INPUTS if one.page], ids=lambda one: one.name)
