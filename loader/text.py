@@ -1,4 +1,4 @@
-"""Words of a caption: the token unit of the offline text encoder."""
+"""Words of a caption, the token unit of the offline text encoder; and counted nouns of our own sentences."""
 
 import re
 import unicodedata
@@ -30,6 +30,17 @@ def words(text: str, limit: int | None = None) -> list[str]:
 def count_tokens(text: str) -> int:
     """Return the number of ``words`` in ``text``."""
     return sum(1 for _ in _iterate(text))
+
+
+def counted(count: int, noun: str, nouns: str = "") -> str:
+    """Return a count with its noun: ``1 clip``, ``1,024 clips``.
+
+    Args:
+        count: Number of things.
+        noun: Their name in the singular, with what follows it.
+        nouns: The same in the plural, where it is not made by an "s".
+    """
+    return f"{count:,} {noun if count == 1 else nouns or f'{noun}s'}"
 
 
 def first_text(value: Any, fields: Sequence[str] = (), depth: int = 3) -> str:

@@ -9,7 +9,8 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 
-from reelweave.curate.foreign.tar import TarTask, read_tar
+from reelweave.curate.foreign.killed import KilledSamples
+from reelweave.curate.foreign.tar import ENDS_ITS_READER, TarTask, read_tar
 from reelweave.curate.frames.child_process import Isolated, Quarantined
 from reelweave.loader.errors import RunError
 from reelweave.loader.storage import ObjectInfo, Storage
@@ -49,7 +50,8 @@ def read_tars(
         progress: Called after each tar.
 
     Raises:
-        RunError: one cannot be read, or changed meanwhile.
+        MachineError: readers of one were killed, as where memory runs out, or it changed meanwhile.
+        RunError: one cannot be read.
     """
     total_bytes = sum(info.size for info in found)
     done, done_bytes = len(found) - len(todo), total_bytes - sum(info.size for info in todo)
@@ -78,14 +80,16 @@ class _Children:
 
     def __init__(self, tars: Storage, place: Storage, workers: int) -> None:
         self._tars, self._place = tars, place
+        self._killed = KilledSamples(tars, place)
         self._all = [Isolated(read_tar, attempts=1, max_silence_s=_MAX_SILENCE_S) for _ in range(workers)]
         self._idle = list(self._all)
         self._stopped = threading.Event()
 
     def read(self, info: ObjectInfo) -> None:
-        """Read a tar; samples that kill the process are left out.
+        """Read a tar; samples that end the process are left out.
 
         Raises:
+            MachineError: somebody else killed the process, and for the first time there (`KilledSamples`).
             RunError: it cannot be read.
         """
         child = self._idle.pop()
@@ -96,18 +100,25 @@ class _Children:
             self._idle.append(child)
 
     def _try(self, child: Isolated[TarTask, None], info: ObjectInfo, at: Path) -> None:
-        deaths: Counter[int | None] = Counter()
+        deaths: Counter[int] = Counter()
+        killed: set[int] = set()
         doubted: dict[int, str] = {}
         while not self._stopped.is_set():
+            at.write_bytes(b"")  # a child that dies before it begins dies at no sample
             result = child(TarTask(self._tars, info.path, self._place, doubted, at))
-            if not isinstance(result, Quarantined):
+            if not isinstance(result, Quarantined) or self._stopped.is_set():
                 return
-            place = int(at.read_bytes() or -1)
-            deaths[place] += 1
-            if place >= 0 and deaths[place] == _DEATHS_OF_A_SAMPLE:
-                doubted[place] = f"reading it ends the process: {result.reason}"
-            elif place < 0 and deaths[place] == _DEATHS_WITHOUT_A_SAMPLE:
+            offset = int(at.read_bytes() or -1)
+            deaths[offset] += 1
+            if result.killed:
+                killed.add(offset)
+            if deaths[offset] < (_DEATHS_OF_A_SAMPLE if offset >= 0 else _DEATHS_WITHOUT_A_SAMPLE):
+                continue
+            if offset in killed:
+                self._killed.refuse(info, offset, deaths[offset], result.reason)
+            elif offset < 0:
                 raise RunError(f"{self._tars.uri(info.path)} cannot be read: {result.reason}")
+            doubted[offset] = f"{ENDS_ITS_READER}: {result.reason}"
 
     def stop(self) -> None:
         """End all children, at work or not."""

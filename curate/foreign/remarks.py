@@ -7,10 +7,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from reelweave.curate.foreign.tar import MARKS, NO_MEDIA
+from reelweave.curate.foreign.tar import ENDS_ITS_READER, MARKS, NO_MEDIA, note_path
 from reelweave.loader.dataset.manifest import Manifest
 from reelweave.loader.dataset.publishing.foreign import TarIndex
 from reelweave.loader.dataset.tars.media import MEDIA, media_alike
+from reelweave.loader.text import counted
 
 _SAID = {
     "variable_rate": (
@@ -41,7 +42,22 @@ def reasons_of(tars: Sequence[TarIndex]) -> Counter[str]:
 
 def remarks(tars: Sequence[TarIndex], manifest: Manifest) -> list[str]:
     """Return sentences on what surprises in tars: names, captions, and media that train otherwise than they look."""
-    return [*_on_keys(tars, manifest), *_on_captions(tars), *_on_media(tars)]
+    return [*_on_readers(tars), *_on_keys(tars, manifest), *_on_captions(tars), *_on_media(tars)]
+
+
+def _on_readers(tars: Sequence[TarIndex]) -> Iterator[str]:
+    ended = [(len(rows), rows[0].as_py(), tar.path) for tar in tars if len(rows := _ending(tar))]
+    if ended:
+        _, source, path = ended[0]
+        yield (
+            f"{counted(sum(count for count, *_ in ended), 'sample')} left out since reading them ended the process, the"
+            f" first: {source} (accounting.parquet says how); without {note_path(path)} the tar is read once more"
+        )
+
+
+def _ending(tar: TarIndex) -> pa.ChunkedArray:
+    rows = tar.table
+    return rows["source"].filter(pc.starts_with(rows["reason"], ENDS_ITS_READER))
 
 
 def _on_keys(tars: Sequence[TarIndex], manifest: Manifest) -> Iterator[str]:

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from reelweave.curate.foreign.crew import TarProgress, read_tars
+from reelweave.curate.foreign.killed import forget_killed
 from reelweave.curate.foreign.probe import PROBE_VERSION
 from reelweave.curate.foreign.remarks import reasons_of, remarks
 from reelweave.curate.foreign.tar import NOTES, note_path, read_local, write_local
@@ -22,8 +23,15 @@ from reelweave.loader.dataset.tars.card import CARD, card_of_tars, place_card
 from reelweave.loader.errors import RunError, UsageError
 from reelweave.loader.storage import ObjectInfo, Storage, StorageConfig, leased, open_storage
 from reelweave.loader.storage.scratch import Scratch
+from reelweave.loader.text import counted
 
 PACKED = (".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst", ".tar.lz4")
+
+_NO_TARS = (
+    *(".idx", ".index", ".json", ".jsonl", ".parquet", ".arrow", ".csv", ".tsv"),
+    *(".txt", ".md", ".yaml", ".yml", ".html"),
+)
+"""Ends of files that lie beside tars and match a pattern of shards easily: indexes, manifests, lists and cards."""
 
 _BEGUN = f"{NOTES}begun.json"
 _HIDDEN = (NOTES, SIDECARS, ".ledger/")
@@ -90,7 +98,7 @@ def _index(
 ) -> Indexed:
     """Index as the holder of the place's lease; ``folder`` is for tables of tars."""
     foreign = Foreign(uri=None if beside else tars.root)
-    found = chosen_tars(list(tars.list()), shards, tars.root)
+    found, others = chosen_tars(list(tars.list()), shards, tars.root)
     previous, with_sidecars = _begin(place, foreign, is_beside=beside)
     known = _known(place, found, folder)
     todo = [info for info in found if info.path not in known]
@@ -101,13 +109,19 @@ def _index(
     indices = [known[info.path] for info in found]
     notes = [f"{tars.uri(tar.path)} {problem}" for tar in indices for problem in tar.damage]
     _check_some_use(indices, tars.root)
-    manifest, others = publish_foreign(
+    manifest, kept_idx = publish_foreign(
         place, indices, foreign, {"index": {"shards": shards}}, _versions(), previous, with_sidecars
     )
+    forget_killed(place)
     notes += remarks(indices, manifest)
     notes += [
-        f"{place.uri(path)} tells of other samples than its tar holds; it was left alone" for path in others
+        f"{place.uri(path)} tells of other samples than its tar holds; it was left alone" for path in kept_idx
     ]
+    if others:
+        notes.append(
+            f"{counted(len(others), 'file matches', 'files match')} --shards {shards} and, by the end of the name,"
+            f" no tar: left out, the first: {others[0]}"
+        )
     if beside and not place_card(place, card_of_tars([tar.path for tar in indices], is_all=shards is None)):
         notes.append(
             f"{place.uri(CARD)} is not ours and was left alone: Hugging Face's datasets opens the tars by"
@@ -117,17 +131,22 @@ def _index(
     return Indexed(manifest, len(todo), tuple(notes))
 
 
-def chosen_tars(listed: Sequence[ObjectInfo], shards: str | None, root: str) -> list[ObjectInfo]:
-    """Return the tars among the objects of a storage, by path.
+def chosen_tars(
+    listed: Sequence[ObjectInfo], shards: str | None, root: str
+) -> tuple[list[ObjectInfo], list[str]]:
+    """Return the tars among the objects of a storage, by path, and the paths that match ``shards`` and are no tars.
 
     Raises:
         UsageError: there are none, or packed ones.
     """
     shown = [info for info in listed if not info.path.startswith(_HIDDEN)]
+    others: list[str] = []
     if shards is None:
         found = [info for info in shown if info.path.endswith((".tar", *PACKED))]
     else:
-        found = [info for info in shown if fnmatchcase(info.path, shards)]
+        matching = [info for info in shown if fnmatchcase(info.path, shards)]
+        found = [info for info in matching if not info.path.endswith(_NO_TARS)]
+        others = sorted(info.path for info in matching if info.path.endswith(_NO_TARS))
     packed = [info.path for info in found if info.path.endswith(PACKED)]
     if packed:
         raise UsageError(
@@ -135,9 +154,13 @@ def chosen_tars(listed: Sequence[ObjectInfo], shards: str | None, root: str) -> 
             " the packed ones out with --shards '*.tar'"
         )
     if not found:
-        what = "whose path ends in .tar" if shards is None else f"that matches --shards {shards}"
+        what = (
+            "whose path ends in .tar"
+            if shards is None
+            else f"that matches --shards {shards} and may be a tar"
+        )
         raise UsageError(f"{root} holds no file {what}")
-    return sorted(found, key=lambda info: info.path)
+    return sorted(found, key=lambda info: info.path), others
 
 
 def _begin(place: Storage, foreign: Foreign, is_beside: bool) -> tuple[Manifest | None, bool]:

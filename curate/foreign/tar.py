@@ -33,6 +33,9 @@ MARKS = {
 NO_MEDIA = "has no video and no picture"
 """Start of the reason of samples without media."""
 
+ENDS_ITS_READER = "reading it ends the process"
+"""Start of the reason of samples that cost several readers their process."""
+
 _ROWS_AT_ONCE = 4096  # a table of rows takes a tenth of their memory as objects
 
 _HEARTBEAT_S = 5.0

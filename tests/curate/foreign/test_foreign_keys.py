@@ -12,7 +12,8 @@ from reelweave.loader import StreamConfig, VideoStream
 from reelweave.loader.dataset import open_dataset
 from reelweave.loader.dataset.tables import row_parts
 from reelweave.loader.dataset.tables.parquet import to_rows
-from tests.curate.foreign.foreign_sets import failed, index, problems
+from reelweave.loader.errors import UsageError
+from tests.curate.foreign.foreign_sets import clips, failed, index, problems
 from tests.energon import energon_samples
 from tests.foreign_tars import Contents, by_tarfile, by_webdataset, picture, video
 from tests.loader.stream_clips import BUCKETS
@@ -156,3 +157,18 @@ def test_what_dots_and_encodings_do_is_counted_and_said(tmp_path: Path) -> None:
     assert any(note.startswith("2 samples hold several videos") and "0 (clean).mp4" in note for note in notes)
     assert any(note.startswith("1 captions are not UTF-8") for note in notes)
     assert any(note.startswith("1 samples have a .txt or .json and no caption") for note in notes)
+
+
+def test_files_that_match_the_pattern_and_are_no_tars_are_left_out_and_said(
+    tmp_path: Path,
+) -> None:
+    by_webdataset(tmp_path / "set/part0.tar", clips(tmp_path / "raw", 0, 2))
+    by_webdataset(tmp_path / "set/part1", clips(tmp_path / "raw", 10, 1))
+    first = index(tmp_path / "set", shards="part*")
+    assert first.notes == ()
+    assert (tmp_path / "set/part0.tar.idx").exists()
+    second = index(tmp_path / "set", shards="part*")
+    assert [entry.path for entry in second.manifest.shards] == ["part0.tar", "part1"]
+    assert any("--shards part*" in note and "part0.tar.idx" in note for note in second.notes), second.notes
+    with pytest.raises(UsageError, match="may be a tar"):
+        index(tmp_path / "set", shards="*.idx")
