@@ -122,7 +122,7 @@ class SourceStageConfig(BaseModel, frozen=True, extra="forbid"):
             the ledger notices.
     """
 
-    REVISION: ClassVar = 18
+    REVISION: ClassVar = 19
 
     probe: ProbeConfig = ProbeConfig()
     shots: ShotConfig = ShotConfig()

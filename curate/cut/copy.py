@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from reelweave.curate.cut.clip import CutError
 from reelweave.curate.cut.mp4 import Mp4
+from reelweave.curate.frames.container.side_data import side_data
 from reelweave.curate.frames.entry import holds_idr
 from reelweave.curate.frames.frame_times import FrameTimes
 from reelweave.curate.frames.picture import Geometry, shape_at
@@ -39,6 +40,7 @@ class SourceFormat:
         width: Width of decoded frames.
         height: Height of decoded frames.
         turned: True when players rotate or mirror the pictures.
+        cropped: True when the container states edges that players cut off.
         square: True for square pixels.
         progressive: True for progressive frames.
         full_range: True for full-range samples.
@@ -52,6 +54,7 @@ class SourceFormat:
     width: int
     height: int
     turned: bool
+    cropped: bool
     square: bool
     progressive: bool
     full_range: bool
@@ -86,6 +89,7 @@ def format_of(stream: VideoStream, first: VideoFrame) -> SourceFormat:
         width=first.width,
         height=first.height,
         turned=orientation_of(first) != Orientation(),
+        cropped=side_data(stream).crop is not None,
         square=(stream.sample_aspect_ratio or 1) == 1,
         progressive=context.field_order <= _PROGRESSIVE and not first.interlaced_frame,
         full_range=first.color_range == _FULL_RANGE,
@@ -130,6 +134,8 @@ def _form_fault(form: SourceFormat, size: Geometry, timeline: FrameTimes, max_bi
         return "it is interlaced"
     if form.turned:
         return "its pictures are stored turned"
+    if form.cropped:
+        return "its container crops its pictures"
     if not form.square:
         return "its pixels are not square"
     if size.bits == 8 and form.transfer in (hdr.PQ, hdr.HLG):

@@ -13,6 +13,8 @@ from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
 from reelweave.curate.foreign.size_headers import SizeHeaders
+from reelweave.curate.frames.container.dolby_vision import without_base
+from reelweave.curate.frames.container.side_data import side_data
 from reelweave.curate.frames.picture import ShapeMeter
 from reelweave.curate.frames.probe import ProbeConfig
 from reelweave.curate.frames.source import SourceError, open_video
@@ -22,7 +24,7 @@ from reelweave.loader.dataset.tars.media import FORMATS
 from reelweave.loader.dataset.tars.orientation import orientation_of
 from reelweave.loader.errors import refuse_shortage
 
-PROBE_VERSION = 6
+PROBE_VERSION = 7
 """Revision of this code: higher when the same bytes give other values; tars probed by older code are read again."""
 
 IMAGE_FPS = 25.0
@@ -46,6 +48,7 @@ class Media:
         variable_rate: True if frames last unequally long, so that ``fps`` is only their mean.
         interlaced: True if a frame that was decoded is marked as two fields of different times.
         transparent: True if the first frame has a transparent pixel.
+        cropped: True if the container states edges that players cut off; height and width are with them.
     """
 
     frames: int
@@ -57,6 +60,7 @@ class Media:
     variable_rate: bool = False
     interlaced: bool = False
     transparent: bool = False
+    cropped: bool = False
 
 
 def probe(data: bytes | memoryview) -> Media:
@@ -64,11 +68,14 @@ def probe(data: bytes | memoryview) -> Media:
 
     Raises:
         SourceError: no container of ``reelweave.loader.dataset.tars.media`` can be read, no frame can be
-            decoded, or fewer frames are there than the header promises.
+            decoded, only Dolby Vision shows its colours, or fewer frames are there than the header promises.
     """
     if not data:
         raise SourceError("is empty")
     with open_video(io.BytesIO(data), containers=FORMATS) as (container, stream), _decoding():
+        stated_data = side_data(stream)
+        if (dolby_vision := stated_data.dolby_vision) and dolby_vision.fault:
+            raise SourceError(dolby_vision.fault)
         packets, heads = PacketFrames(container, stream), SizeHeaders(stream.codec_context)
         times, frame = _demux(container, stream, packets, heads)
         if times.promised > (times.ticks if times.counts_ticks else times.packets):
@@ -94,6 +101,7 @@ def probe(data: bytes | memoryview) -> Media:
         variable_rate=times_s is not None and has_variable_rate(times_s),
         interlaced=interlaced or combed,
         transparent=transparent,
+        cropped=stated_data.crop is not None,
     )
 
 
@@ -188,6 +196,8 @@ def _demux(
             heads.add(packet)
         packets.add(packet)
         if frame is None:
+            if fault := without_base(packet):
+                raise SourceError(fault)
             frame = next(iter(packet.decode()), None)
     if frame is None:
         raise SourceError("has no frame that can be decoded")

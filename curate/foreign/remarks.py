@@ -27,6 +27,10 @@ _SAID = {
         "have transparent pixels",
         "these train as the colour that is stored below: `reelweave curate` shows videos over black",
     ),
+    "cropped": (
+        "have edges that their container cuts off for players",
+        "they train with these edges, often black bars: `reelweave curate` cuts them off",
+    ),
 }
 _SORTED = "members of a sample must lie side by side, as `tar --sort=name` writes them"
 

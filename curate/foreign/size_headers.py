@@ -6,6 +6,8 @@ from av.packet import Packet
 from av.video.codeccontext import VideoCodecContext
 from av.video.stream import VideoStream
 
+from reelweave.curate.frames.container.nal_units import nal_units, prefix_bytes
+
 _PARAMETERS = {"h264": (0, 0x1F, 7), "hevc": (1, 0x3F, 33)}
 """Shift, mask and nal_unit_type of sequence parameter sets: ITU-T H.264, table 7-1, and H.265, table 7-1."""
 
@@ -27,12 +29,11 @@ class SizeHeaders:
     def __init__(self, codec: VideoCodecContext) -> None:
         self._codec = codec.codec.canonical_name
         header = bytes(codec.extradata or b"")
-        self._prefix = 0
+        self._prefix: int | None = None
         self._known: set[bytes] = set()
-        if self._codec in _PARAMETERS and header[:1] == b"\x01":
-            at = 21 if self._codec == "hevc" else 4
-            self._prefix = (header[at] & 3) + 1 if len(header) > at else 4
-            self._known |= set(self._sets(_stored(header, self._codec)))
+        if self._codec in _PARAMETERS:
+            self._prefix = prefix_bytes(header, self._codec)
+            self._known |= set(self._sets(_stored(header, self._codec))) if self._prefix else set()
         self.change = False
 
     def add(self, packet: "Packet[VideoStream]") -> None:
@@ -46,7 +47,7 @@ class SizeHeaders:
 
     def _found(self, data: bytes) -> Iterator[bytes]:
         if self._codec in _PARAMETERS:
-            yield from self._sets(_prefixed(data, self._prefix) if self._prefix else _started(data))
+            yield from self._sets(nal_units(data, self._prefix))
         elif self._codec == "vp8":  # RFC 6386, 9.1: width and height, without scaling
             yield bytes((data[6], data[7] & 0x3F, data[8], data[9] & 0x3F)) if len(data) > 9 else b""
         elif self._codec == "vp9":  # VP9 bitstream specification, 6.2: they begin within these bytes
@@ -57,20 +58,6 @@ class SizeHeaders:
     def _sets(self, units: Iterator[bytes]) -> Iterator[bytes]:
         shift, mask, kind = _PARAMETERS[self._codec]
         yield from (unit.rstrip(b"\0") for unit in units if unit and unit[0] >> shift & mask == kind)
-
-
-def _started(data: bytes) -> Iterator[bytes]:
-    """Yield the NAL units between start codes."""
-    yield from data.split(b"\0\0\1")[1:]
-
-
-def _prefixed(data: bytes, width: int) -> Iterator[bytes]:
-    """Yield the NAL units behind lengths of ``width`` bytes."""
-    at = 0
-    while at + width < len(data):
-        begin = at + width
-        at = begin + int.from_bytes(data[at:begin], "big")
-        yield data[begin:at]
 
 
 def _stored(header: bytes, codec: str) -> Iterator[bytes]:

@@ -27,6 +27,7 @@ MARKS = {
     "variable_rate": ("frame_rate", "variable"),
     "interlaced": ("scan", "interlaced"),
     "transparent": ("alpha", "transparent"),
+    "cropped": ("crop", "container"),
 }
 """Entry of the column ``attributes`` for each attribute of `Media` that is true or false."""
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from av.container import InputContainer
 from av.packet import Packet
 from av.video.stream import VideoStream
 
+from reelweave.curate.frames.container.nal_units import nal_units, prefix_bytes
 from reelweave.curate.frames.source import SourceError
 
 CONTAINERS = ("mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm")
@@ -73,7 +73,9 @@ def _is_entry(packet: Packet[VideoStream], stream: VideoStream) -> bool:
     if codec == "h264":
         return holds_idr(bytes(packet), header)
     if codec == "hevc":
-        return any(first >> 1 & 63 in _IRAP for first in _units(bytes(packet), _prefix_bytes(header, codec)))
+        return any(
+            unit[0] >> 1 & 63 in _IRAP for unit in nal_units(bytes(packet), prefix_bytes(header, codec))
+        )
     return True
 
 
@@ -85,32 +87,7 @@ def holds_idr(packet: bytes, header: bytes, codec: str = "h264") -> bool:
         header: Parameter sets; a first byte of 1 means length prefixes.
         codec: "h264", "hevc", or another one, whose packets hold none.
     """
-    firsts = _units(packet, _prefix_bytes(header, codec)) if codec in ("h264", "hevc") else iter(())
+    units = nal_units(packet, prefix_bytes(header, codec)) if codec in ("h264", "hevc") else iter(())
     if codec == "hevc":
-        return any(first >> 1 & 63 in _IDR for first in firsts)
-    return any(first & 31 == _SLICE_IDR for first in firsts)
-
-
-def _prefix_bytes(header: bytes, codec: str) -> int | None:
-    """Return the bytes of a length prefix, or None for start codes."""
-    at = 21 if codec == "hevc" else 4
-    return (header[at] & 3) + 1 if header[:1] == b"\x01" and len(header) > at else None
-
-
-def _units(packet: bytes, width: int | None) -> Iterator[int]:
-    """Yield the first byte of each NAL unit of a packet.
-
-    Args:
-        packet: Packet.
-        width: Bytes of a length prefix; None for start codes.
-    """
-    if width is None:
-        at = packet.find(b"\x00\x00\x01")
-        while at >= 0 and at + 3 < len(packet):
-            yield packet[at + 3]
-            at = packet.find(b"\x00\x00\x01", at + 3)
-        return
-    at = 0
-    while at + width < len(packet):
-        yield packet[at + width]
-        at += width + int.from_bytes(packet[at : at + width], "big")
+        return any(unit[0] >> 1 & 63 in _IDR for unit in units)
+    return any(unit[0] & 31 == _SLICE_IDR for unit in units)

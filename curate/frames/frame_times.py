@@ -26,7 +26,9 @@ from reelweave.curate.frames.clocks.rates import (
     fleeting,
     snapped,
 )
-from reelweave.curate.frames.encryption import EncryptedError, is_encrypted
+from reelweave.curate.frames.container.dolby_vision import without_base
+from reelweave.curate.frames.container.encryption import EncryptedError, is_encrypted
+from reelweave.curate.frames.container.side_data import Cropper
 from reelweave.curate.frames.interlace import FieldOrder, deinterlaced
 from reelweave.curate.frames.lost_frames import LostFrames
 from reelweave.curate.frames.picture import Shape, ShapeMeter
@@ -141,7 +143,8 @@ class Decoder:
         # Raw pictures of 32 bits in AVI and elsewhere mostly leave the last eight unused.
         self._shows_alpha = stream.codec_context.name != "rawvideo"
         self._codec = _codec_with_alpha(stream)
-        self._meter = None if limits is None else ShapeMeter(stream, self._codec, limits)
+        self._crop = Cropper(stream)
+        self._meter = None if limits is None else ShapeMeter(stream, self._codec, limits, self._crop)
 
     def frames(self) -> Iterator[VideoFrame]:
         """Yield every frame that decodes, damaged ones too, so that frame numbers agree between passes.
@@ -210,9 +213,14 @@ class Decoder:
             for packet in self._container.demux(self._stream):
                 if is_encrypted(packet):  # some codecs decode it, to noise
                     raise EncryptedError
+                if not self._shown and self._limits is not None and (fault := without_base(packet)):
+                    raise SourceError(fault)
                 self._lost.expect(packet)
                 try:
-                    decoded = (self._codec if self._meter is None else self._meter).decode(packet)
+                    if self._meter is not None:
+                        decoded = self._meter.decode(packet)
+                    else:
+                        decoded = [self._crop(frame) for frame in self._codec.decode(packet)]
                     if self._shows_alpha:
                         decoded = [self._over_black(frame) for frame in decoded]
                 except av.error.FFmpegError as error:

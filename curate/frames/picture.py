@@ -7,7 +7,7 @@ network. Each shape has clips of its own.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
@@ -188,13 +188,20 @@ class ShapeMeter:
         stream: Stream of the packets.
         codec: Decoder of the stream.
         limits: Limits of sizes.
+        crop: Function from a decoded frame to what is shown of it.
 
     Attributes:
         shapes: Shapes so far.
     """
 
-    def __init__(self, stream: VideoStream, codec: VideoCodecContext, limits: ProbeConfig) -> None:
-        self._codec, self._limits = codec, limits
+    def __init__(
+        self,
+        stream: VideoStream,
+        codec: VideoCodecContext,
+        limits: ProbeConfig,
+        crop: Callable[[VideoFrame], VideoFrame] = lambda frame: frame,
+    ) -> None:
+        self._codec, self._limits, self._crop = codec, limits, crop
         self._stated = stream.sample_aspect_ratio or None
         # A container that says otherwise than the codec goes before it.
         self._overrides = self._stated != (stream.codec_context.sample_aspect_ratio or None)
@@ -213,7 +220,7 @@ class ShapeMeter:
         note: list[Fraction | None] = []
         packet.opaque = note
         try:
-            frames = self._codec.decode(packet)
+            frames = [self._crop(frame) for frame in self._codec.decode(packet)]
         finally:
             note.append(self._codec.sample_aspect_ratio)
         for frame in frames:

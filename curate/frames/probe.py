@@ -13,6 +13,7 @@ from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 from pydantic import Field
 
+from reelweave.curate.frames.container.side_data import side_data
 from reelweave.curate.frames.source import SourceError
 from reelweave.loader.dataset.colour import hdr
 from reelweave.loader.settings import Settings
@@ -100,8 +101,10 @@ def probe(container: InputContainer, stream: VideoStream, config: ProbeConfig) -
     """Read the header of an opened source.
 
     Raises:
-        SourceError: The source breaks a limit.
+        SourceError: The source breaks a limit, or only Dolby Vision shows its colours.
     """
+    if (dolby_vision := side_data(stream).dolby_vision) and dolby_vision.fault:
+        raise SourceError(dolby_vision.fault)
     if container.size > config.max_bytes:
         raise SourceError(f"has {container.size} bytes; probe.max_bytes allows {config.max_bytes}")
     context = stream.codec_context

@@ -9,7 +9,13 @@ import av
 from av.container import InputContainer
 from av.video.stream import VideoStream
 
-from reelweave.curate.frames.encryption import EncryptedError, boxes, encrypted_words, encryption, names_key
+from reelweave.curate.frames.container.encryption import (
+    EncryptedError,
+    boxes,
+    encrypted_words,
+    encryption,
+    names_key,
+)
 from reelweave.loader.dataset.samples.frames.video_stream import (
     choose_stream,
     count_frames,

@@ -12,7 +12,7 @@ from av.container import InputContainer
 from reelweave.curate.config import SourceStageConfig
 from reelweave.curate.cut.feed import choose_sound
 from reelweave.curate.cut.trim import NotedPackets
-from reelweave.curate.frames.encryption import encryption
+from reelweave.curate.frames.container.encryption import encryption
 from reelweave.curate.frames.frame_times import Damage, Decoder, FrameTimes, timeline, too_long
 from reelweave.curate.frames.interlace import CombMeter, FieldOrder
 from reelweave.curate.frames.perceptual import PICTURE

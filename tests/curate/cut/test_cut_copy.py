@@ -200,7 +200,7 @@ def test_what_is_not_as_clips_are_is_not_copied(
     assert words in failed.reason
 
 
-FORM = SourceFormat("h264", "yuv420p", 640, 360, 0, True, True, False, 1, b"\x01", True)
+FORM = SourceFormat("h264", "yuv420p", 640, 360, False, False, True, True, False, 1, b"\x01", True)
 SIZE = Geometry(640, 360)
 LINE = FrameTimes(np.arange(9) / 25, Fraction(25), True, ())
 UNITS = [PacketInfo(place, number, place == 4, True) for place, number in enumerate((2, 4, 3, 5), start=4)]
@@ -219,6 +219,7 @@ def test_a_span_on_a_closed_run_of_packets_is_copyable() -> None:
         ({"full_range": True}, "limited range"),
         ({"progressive": False}, "interlaced"),
         ({"turned": True}, "turned"),
+        ({"cropped": True}, "container crops"),
         ({"square": False}, "square"),
         ({"transfer": 16}, "HDR"),
         ({"transfer": 18}, "HDR"),
