@@ -34,6 +34,7 @@ NEEDS_RAY = (
     "tests/curate/run/stages/test_clip_stages.py",
     "tests/curate/run/stages/test_footage.py",
     "tests/curate/run/test_listed_run.py::test_on_ray_the_dataset_is_the_same",
+    "tests/curate/run/test_node_paths.py",
     "tests/curate/run/test_partitions.py::test_on_ray_partitions_give_the_same_bytes",
     "tests/curate/run/test_parts.py::test_on_ray_in_parts_it_has_the_same_bytes",
     "tests/curate/run/test_pipeline.py",

@@ -3,6 +3,7 @@
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import replace
 from functools import cached_property
 
 import pyarrow as pa
@@ -14,6 +15,7 @@ from reelweave.curate.ledger.records import clip_result, source_summary
 from reelweave.curate.run.clip_arrays import FingerprintPlace
 from reelweave.curate.run.outlook.measuring import measure_tasks
 from reelweave.curate.run.runners.await_cluster import await_cluster
+from reelweave.curate.run.runners.node_paths import model_paths, output_paths, source_paths
 from reelweave.curate.run.runners.passes import Pass, plan_notes, run_pass, total_seconds
 from reelweave.curate.run.runners.pipeline import SILENCE_S, Kind, Stage, Startable, startable
 from reelweave.curate.run.runners.progress import ClipMeter, Finished, Meter, Progress
@@ -23,8 +25,8 @@ from reelweave.curate.run.stages.clip_stages import ClipStage
 from reelweave.curate.run.stages.footage import match_many
 from reelweave.curate.run.stages.measure_scores import STAGE as MEASURE
 from reelweave.curate.run.stages.measure_scores import MeasureScores
-from reelweave.curate.run.stages.model_files import weights_mb
-from reelweave.curate.run.stages.model_stages import pipeline_stages
+from reelweave.curate.run.stages.model_files import models_of, weights_mb
+from reelweave.curate.run.stages.model_stages import CAPTIONS, pipeline_stages
 from reelweave.curate.run.state import CurationState
 from reelweave.curate.run.tables.columns import column, kept, mask_of, places_in
 from reelweave.curate.run.tables.partitions import Partitions
@@ -241,7 +243,7 @@ class Driver:
 
         measure = MeasureScores(self._state.config.scores, self._state.ledger)
         curation_tasks: Iterable[CurationTask] = tasks
-        stages: list[Stage[CurationTask]] = [Stage(MEASURE, measure)]
+        stages: list[Stage[CurationTask]] = [Stage(MEASURE, measure, needs=self._output)]
         self._passes.append(run_pass("sources", curation_tasks, stages, self.kind(), take))
         self._undone.refuse(len(chosen))
 
@@ -287,10 +289,31 @@ class Driver:
             gpus=run.shots_gpus if state.config.shots.may_use_gpu and self._gpus() else 0.0,
             memory_mb=run.worker_memory_mb,
             max_silence_s=run.attempts * run.max_source_s + SILENCE_S,
+            needs=(*self._output, *self._inputs),
         )
 
     def _clip_pipeline(self, stages: Sequence[ClipStage]) -> list[Stage[CurationTask]]:
-        return pipeline_stages(stages, self._state.config, self._gpus(), self._weights)
+        planned = pipeline_stages(stages, self._state.config, self._gpus(), self._weights)
+        return [replace(stage, needs=self._needs_of(stage)) for stage in planned]
+
+    def _needs_of(self, stage: Stage[CurationTask]) -> tuple[str, ...]:
+        """Return the local paths that nodes must see for a stage over clips; captions may lie beside sources."""
+        name = stage.name.removesuffix(".input")
+        inputs = self._inputs if name == CAPTIONS else ()
+        models = self._models.get(stage.name, ()) if stage.keeps else ()
+        return (*self._output, *inputs, *models)
+
+    @cached_property
+    def _output(self) -> tuple[str, ...]:
+        return output_paths(self._state.ledger.storage)
+
+    @cached_property
+    def _inputs(self) -> tuple[str, ...]:
+        return source_paths(self._state.sources.keys())
+
+    @cached_property
+    def _models(self) -> dict[str, tuple[str, ...]]:
+        return {section: model_paths(models) for section, models in models_of(self._state.config).items()}
 
     @cached_property
     def _weights(self) -> dict[str, float]:

@@ -8,6 +8,7 @@ import pyarrow as pa
 from reelweave.curate.config import config_digest
 from reelweave.curate.dedup.text_hashes import TextPlaces
 from reelweave.curate.ledger.records import key_numbers
+from reelweave.curate.run.runners.node_paths import output_paths
 from reelweave.curate.run.runners.pipeline import Kind, Runner, Stage, run_sequentially, runner
 from reelweave.curate.run.runners.progress import Progress
 from reelweave.curate.run.shard import (
@@ -180,6 +181,8 @@ def _written(
     def report() -> None:
         progress(Progress("shard", done, count, done_bytes, total))
 
+    needs = output_paths(ledger.storage)
+    stage = Stage(STAGE, WriteShard(ledger, name), needs=needs)
     report()
     for plans in new.plans():
         weights = {plan.id: plan.clip_bytes for plan in plans}
@@ -191,7 +194,7 @@ def _written(
         if not todo:
             continue
         run = run or (run_sequentially if total < _SMALL_BYTES else runner(kind()))
-        for written in run(todo, [Stage(STAGE, WriteShard(ledger, name))]):
+        for written in run(todo, [stage]):
             done += 1
             done_bytes += weights[written.task.id]
             report()

@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
 
+from reelweave.curate.run.runners.node_paths import enter_folder
 from reelweave.curate.run.runners.ray_cluster import (
     RayNotInstalledError,
     RayTooSlowError,
@@ -65,6 +66,7 @@ class Stage(Generic[Task]):
         memory_mb: Megabytes of RAM that one call may need.
         max_silence_s: Seconds until the first result of a call. The longest of all stages is the time without any
             result after which a run stops; starting nodes and loading models counts.
+        needs: Local paths that every node must see (`reelweave.curate.run.runners.node_paths`).
     """
 
     name: str
@@ -76,6 +78,7 @@ class Stage(Generic[Task]):
     gpus: float = 0.0
     memory_mb: float = 0
     max_silence_s: float = SILENCE_S
+    needs: tuple[str, ...] = ()
 
 
 class Timed(NamedTuple, Generic[Task]):
@@ -303,7 +306,7 @@ def _add(ray: Any, dataset: Any, stages: list[Stage[Task]]) -> Any:
         options["num_gpus"] = gpus
     if memory_mb := max(stage.memory_mb for stage in stages):
         options["memory"] = memory_mb * 1e6
-    folder = "."
+    folder = ""
     with suppress(OSError):  # it was deleted
         folder = os.getcwd()  # noqa: PTH109 - as a text
     if not first.keeps:
@@ -317,11 +320,11 @@ class _OnBatches(Generic[Task]):
 
     def __init__(self, stages: Sequence[Stage[Task]], folder: str) -> None:
         self._stages, self._folder = stages, folder
+        self._needs = tuple(dict.fromkeys(path for stage in stages for path in stage.needs))
 
     def __call__(self, batch: Mapping[str, Iterable[bytes]]) -> Iterator[dict[str, list[bytes]]]:
         # Workers of a cluster begin in the folder where it was started; inputs and models may be relative to ours.
-        with suppress(OSError):
-            os.chdir(self._folder)
+        enter_folder(self._folder, self._needs)
         tasks: list[Timed[Task]] = [_unpacked(data) for data in batch[_COLUMN]]
         for task in _run(tasks, self._stages):
             yield {_COLUMN: [_packed(task)[_COLUMN]]}

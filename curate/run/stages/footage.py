@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from reelweave.curate.dedup.fingerprint import Match, overlap
 from reelweave.curate.ledger.ledger import Ledger
 from reelweave.curate.run.clip_arrays import FingerprintPlace, Fingerprints
+from reelweave.curate.run.runners.node_paths import output_paths
 from reelweave.curate.run.runners.passes import Pass, run_pass
 from reelweave.curate.run.runners.pipeline import Kind, Stage
 
@@ -78,5 +79,6 @@ def match_many(
     def take(task: PairsTask) -> None:
         done[task.number] = task
 
-    cost = run_pass("pairs", tasks, [Stage(MATCH, MatchFootage(ledger))], kind, take)
+    needs = output_paths(ledger.storage)
+    cost = run_pass("pairs", tasks, [Stage(MATCH, MatchFootage(ledger), needs=needs)], kind, take)
     return [match for index in range(len(tasks)) for match in done[index].found], cost

@@ -50,6 +50,14 @@ def weights_mb(config: CurateConfig) -> dict[str, float]:
     return dict(megabytes)
 
 
+def models_of(config: CurateConfig) -> dict[str, list[Path | str]]:
+    """Return the models that each section of the configuration loads: folders and files, or names on a hub."""
+    models: dict[str, list[Path | str]] = defaultdict(list)
+    for key, model in _models(config):
+        models[section_of(key)].append(model)
+    return dict(models)
+
+
 def section_of(key: str) -> str:
     """Return the section of a model's key: "captions" of "captions.model", "stages.NAME" of "stages.NAME.0"."""
     return key.rpartition(".")[0]
