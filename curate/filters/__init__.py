@@ -4,8 +4,8 @@ from reelweave.curate.filters.bars import Bars, Crop, bars_scores, crop_of_bars,
 from reelweave.curate.filters.config import FilterConfig, ScoreConfig
 from reelweave.curate.filters.decision import Rejection, decide
 from reelweave.curate.filters.light import light_scores
+from reelweave.curate.filters.measure import scores
 from reelweave.curate.filters.motion import motion_scores
-from reelweave.curate.filters.names import check_names
 from reelweave.curate.filters.ocr import TextReader, check_ocr, ocr_scores, text_reader
 from reelweave.curate.filters.overlay import overlay_scores
 from reelweave.curate.filters.sample import ClipSample, shape_scores
@@ -13,33 +13,6 @@ from reelweave.curate.filters.sharpness import sharpness_scores
 from reelweave.curate.filters.sound import loudness_dbfs, sound_scores
 from reelweave.curate.filters.still import still_scores
 from reelweave.curate.filters.vectors import MotionMeter, SpanMotion, frame_motion
-
-_DIGITS = 6
-
-
-def scores(sample: ClipSample, config: ScoreConfig) -> dict[str, float]:
-    """Return all scores of a clip by name, rounded to six decimals; a score that could not be measured is left out.
-
-    docs/filters.md defines each score and its useful values. The package of ``config.ocr`` must be installed:
-    see `check_ocr`.
-    """
-    bars = find_bars(sample.pictures)
-    inner = without_bars(sample, bars)
-    named_scores = {
-        **shape_scores(sample),
-        **light_scores(inner),
-        **still_scores(sample),
-        **motion_scores(sample),
-        **sharpness_scores(inner),
-        **bars_scores(sample, bars),
-        **overlay_scores(inner),
-        **sound_scores(sample),
-    }
-    if config.ocr != "none":
-        named_scores |= ocr_scores(sample, text_reader(config.ocr))
-    check_names(named_scores.keys())
-    return {name: round(value, _DIGITS) for name, value in named_scores.items()}
-
 
 __all__ = [
     "Bars",

@@ -116,7 +116,7 @@ class SourceSummary:
         tags: Text that the container holds, by tag.
         pixel_s: Pixels of a frame times the duration in seconds.
         seconds: Wall time of the pass.
-        measured: Versions of the scores in `reelweave.curate.filters.names.ADDED` that the clips were measured for.
+        measured: Versions of the scores in `reelweave.curate.filters.measure.ADDED` that the clips were measured for.
     """
 
     records: tuple[Record, ...]

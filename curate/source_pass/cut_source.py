@@ -22,7 +22,7 @@ from reelweave.curate.cut.clip import EncodedSpans
 from reelweave.curate.cut.trim import trimmed
 from reelweave.curate.dedup import fingerprint as dedup_fingerprint
 from reelweave.curate.filters import scores
-from reelweave.curate.filters.names import ADDED
+from reelweave.curate.filters.measure import ADDED
 from reelweave.curate.frames.budget import check_clips, most_bytes
 from reelweave.curate.frames.clocks.rates import FLEETING_S
 from reelweave.curate.frames.entry import Entry

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 
 from numpy.typing import NDArray
 
-from reelweave.curate.filters.names import ADDED
+from reelweave.curate.filters.measure import ADDED
 from reelweave.curate.frames.budget import most_bytes
 from reelweave.curate.frames.entry import Entry
 from reelweave.curate.frames.faults import fault_of

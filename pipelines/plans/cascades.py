@@ -14,16 +14,15 @@ from reelweave.pipelines.plans.execution import OnPaper
 from reelweave.pipelines.plans.problems import posed
 from reelweave.pipelines.terminal.console import print_json, stderr, stdout, table
 from reelweave.pipelines.terminal.files import write_whole
+from reelweave.train.cascade.planners.by_name import PLANNERS, SLOW
 
 if TYPE_CHECKING:
     from reelweave.train.cascade.paper.trace import Trace
     from reelweave.train.cascade.problem import Problem
     from reelweave.train.cascade.schedule import Schedule
 
-_COMPARED = ("static-sp4", "static-sp8", "static-sp16", "static-lpt", "flexsp", "genetic", "sweep", "ours")
 _OF_STEPS = ("static-lpt", "ours")
 _BASELINE = "static-lpt"
-_ALL = (*_COMPARED, "cp-sat")
 
 
 def add_arguments(group: argparse._ArgumentGroup) -> None:
@@ -31,9 +30,9 @@ def add_arguments(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--planner",
         action="append",
-        choices=_ALL,
+        choices=tuple(PLANNERS),
         metavar="NAME",
-        help=f"planner to compare, repeatable: {', '.join(_ALL)} (default: all but cp-sat;"
+        help=f"planner to compare, repeatable: {', '.join(PLANNERS)} (default: all but {', '.join(SLOW)};"
         f" of steps {' and '.join(_OF_STEPS)})",
     )
     group.add_argument(
@@ -89,7 +88,8 @@ def run(options: argparse.Namespace, steps: "Trace | None" = None) -> int:
         raise UsageError(f"--step is {options.step}; there are steps 0 to {len(problems) - 1}")
     if topology:
         topology = plan_execution.with_room(topology, options.topology, problems[0].gpus)
-    names = tuple(dict.fromkeys(options.planner or (_OF_STEPS if of_steps else _COMPARED)))
+    compared = [name for name in PLANNERS if name not in SLOW]
+    names = tuple(dict.fromkeys(options.planner or (_OF_STEPS if of_steps else compared)))
     with stderr().status("planning; the first plan on a machine compiles the planners, for half a minute"):
         planned_by = {
             name: _planned(name, problems, options.seed) for name in dict.fromkeys([*names, _BASELINE])
@@ -190,7 +190,6 @@ class _Planned(NamedTuple):
 def _planned(name: str, problems: Sequence["Problem"], seed: int) -> _Planned | None:
     """Return the schedules of all steps, or None if the planner cannot plan one of them."""
     from reelweave.train.cascade.paper.cases import arachne
-    from reelweave.train.cascade.planners.by_name import PLANNERS
 
     planner = PLANNERS[name]
     planner(arachne(), seed)  # compiled code is loaded at its first call

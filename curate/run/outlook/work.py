@@ -10,7 +10,7 @@ import pyarrow as pa
 from pydantic import ValidationError
 
 from reelweave.curate.config import CurateConfig, SourceStageConfig, config_digest, earlier_digests
-from reelweave.curate.filters.names import ADDED
+from reelweave.curate.filters.measure import ADDED
 from reelweave.curate.ledger.ledger import RUN, Ledger
 from reelweave.curate.run.outlook.measuring import wants_scores
 from reelweave.curate.run.shard import revisions_of

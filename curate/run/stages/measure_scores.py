@@ -8,7 +8,7 @@ import av
 import numpy as np
 
 from reelweave.curate.filters import ClipSample, ScoreConfig, loudness_dbfs, scores
-from reelweave.curate.filters.names import ADDED, lacking
+from reelweave.curate.filters.measure import ADDED, lacking
 from reelweave.curate.frames.perceptual import PICTURE
 from reelweave.curate.frames.source import SourceError, open_video
 from reelweave.curate.ledger.ledger import Ledger

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from reelweave.curate.dedup.text_hashes import TextPlaces
-from reelweave.curate.filters.names import ADDED, lacking, never_measured
+from reelweave.curate.filters.measure import ADDED, lacking, never_measured
 from reelweave.curate.ledger.ledger import Ledger, digest
 from reelweave.curate.ledger.records import SourceSummary, source_summary, to_columns
 from reelweave.curate.run.tables.clips import CLIPS, by_span, from_entries

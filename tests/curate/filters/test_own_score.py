@@ -1,18 +1,15 @@
 """The recipe of docs/filters.md for a score of one's own, word for word, on a dataset that was finished before."""
 
 import os
-import re
-import shutil
 import subprocess
 import sys
-import textwrap
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from reelweave.curate.filters import ClipSample, ScoreConfig, scores
-from reelweave.curate.filters.names import ADDED, FIRST
+from reelweave.curate.filters.measure import ADDED, FIRST
 from reelweave.curate.run.curate import curate
 from reelweave.loader.dataset import open_dataset, verify
 from reelweave.loader.errors import RunError
@@ -20,6 +17,7 @@ from reelweave.loader.storage import open_storage
 from tests.commands import reelweave
 from tests.curate.run.test_run import SMALL_WORDS, config
 from tests.media import write_video
+from tests.recipes.recipe import Code
 from tests.thorough import thorough
 
 ROOT = Path(__file__).parents[3]
@@ -34,44 +32,15 @@ sys.addaudithook(audit)
 """Notes each source that is opened."""
 
 
-def recipe() -> dict[int, list[str]]:
-    """Code of each step, by its number, as blocks."""
-    page = (ROOT / "docs/filters.md").read_text().partition("## A score of your own")[2]
-    steps = re.split(r"(?m)^(\d)\. ", page)[1:]
-    found = {}
-    for number, text in zip(steps[::2], steps[1::2], strict=True):
-        lines = [line for line in text.splitlines()[1:] if line.startswith(" " * 8) or not line]
-        found[int(number)] = textwrap.dedent("\n".join(lines)).strip("\n")
-    return {number: [text, *text.split("\n\n")] for number, text in found.items()}
-
-
 @pytest.fixture(scope="module")
 def changed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Our code with the score of the recipe."""
-    home = tmp_path_factory.mktemp("code")
-    shutil.copytree(ROOT / "curate", home / "curate", ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copytree(ROOT / "reelweave", home / "reelweave", symlinks=True)
-    for name in ("loader", "pipelines", "train"):
-        (home / name).symlink_to(ROOT / name)
-    steps, filters = recipe(), home / "curate/filters"
-    (filters / "warmth.py").write_text(f"{steps[1][0]}\n")
-    imported, line = steps[2][1:]
-    put(
-        filters / "__init__.py",
-        "from reelweave.curate.filters.still",
-        f"{imported}\nfrom reelweave.curate.filters.still",
-    )
-    put(filters / "__init__.py", "        **sound_scores", f"        {line}\n        **sound_scores")
-    put(filters / "names.py", "ADDED: dict[str, int] = {}", steps[3][0])
-    put(filters / "config.py", "    min_aesthetic:", f"    {steps[4][0]}\n    min_aesthetic:")
-    (home / "sitecustomize.py").write_text(AUDIT)
-    return home
-
-
-def put(path: Path, old: str, new: str) -> None:
-    text = path.read_text()
-    assert text.count(old) == 1
-    path.write_text(text.replace(old, new))
+    """Our code with the score of the recipe, which touches three files."""
+    code = Code(tmp_path_factory.mktemp("code"))
+    code.perform("filters.md", "## A score of your own")
+    assert len(code.files) == 3
+    code.check()
+    (code.home / "sitecustomize.py").write_text(AUDIT)
+    return code.home
 
 
 def run(home: Path, raw: Path, out: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -144,11 +113,11 @@ def test_a_source_whose_clip_is_gone_is_cut_anew_and_no_other(
 
 def test_a_score_without_a_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing would tell which clips of a finished dataset have it."""
-    monkeypatch.setattr("reelweave.curate.filters.names.FIRST", FIRST - {"flicker"})
+    monkeypatch.setattr("reelweave.curate.filters.measure.FIRST", FIRST - {"flicker"})
     pictures, numbers = np.zeros((2, 32, 48, 3), np.uint8), np.zeros(2, np.float32)
     shape = {"width": 48, "height": 32, "frames": 2, "fps": 2.0, "duration_s": 1.0}
     sample = ClipSample(pictures, np.arange(2) / 2, numbers, numbers, None, **shape, audio_dbfs=None)
-    with pytest.raises(RunError, match=r"the score flicker has no version.*names\.py"):
+    with pytest.raises(RunError, match=r"the score flicker has no version.*measure\.py"):
         scores(sample, ScoreConfig())
     monkeypatch.setitem(ADDED, "flicker", 1)
     assert "flicker" in scores(sample, ScoreConfig())

@@ -44,4 +44,6 @@ PLANNERS: dict[str, Planner] = {
     "cp-sat": _referee,
 }
 """``static-spK`` assigns samples round-robin in the given order, as training on random buckets does. ``static-lpt`` is
-the best static plan of all degrees. ``cp-sat`` starts from ours and takes tens of seconds."""
+the best static plan of all degrees. ``cp-sat`` starts from ours."""
+SLOW = frozenset({"cp-sat"})
+"""Planners that take tens of seconds, and are compared only where they are named."""

@@ -19,7 +19,7 @@ from tests.thorough import but
 from tests.warm import Warm
 
 NEW_SCORE = """
-from reelweave.curate.filters.names import ADDED
+from reelweave.curate.filters.measure import ADDED
 ADDED["flicker"] = 2
 """
 

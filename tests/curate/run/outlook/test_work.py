@@ -15,7 +15,7 @@ from reelweave.curate.config import (
     earlier_digests,
 )
 from reelweave.curate.dedup import DedupConfig
-from reelweave.curate.filters.names import ADDED
+from reelweave.curate.filters.measure import ADDED
 from reelweave.curate.ledger.ledger import Ledger
 from reelweave.curate.models.embed import EmbedConfig
 from reelweave.curate.models.text_embed import TextEmbedConfig

@@ -1,7 +1,17 @@
-"""Names and versions of the scores that the pass over a source measures: what tells which of them an entry holds."""
+"""All scores of a clip, and their versions: what tells which of them an entry of the ledger holds."""
 
 from collections.abc import Mapping, Set
 
+from reelweave.curate.filters.bars import bars_scores, find_bars, without_bars
+from reelweave.curate.filters.config import ScoreConfig
+from reelweave.curate.filters.light import light_scores
+from reelweave.curate.filters.motion import motion_scores
+from reelweave.curate.filters.ocr import ocr_scores, text_reader
+from reelweave.curate.filters.overlay import overlay_scores
+from reelweave.curate.filters.sample import ClipSample, shape_scores
+from reelweave.curate.filters.sharpness import sharpness_scores
+from reelweave.curate.filters.sound import sound_scores
+from reelweave.curate.filters.still import still_scores
 from reelweave.loader.errors import RunError
 
 FIRST = frozenset(
@@ -17,6 +27,33 @@ FIRST = frozenset(
 
 ADDED: dict[str, int] = {}
 """Version of each score that came later, or whose values changed. Clips cut before are measured from their bytes."""
+
+
+_DIGITS = 6
+
+
+def scores(sample: ClipSample, config: ScoreConfig) -> dict[str, float]:
+    """Return all scores of a clip by name, rounded to six decimals; a score that could not be measured is left out.
+
+    docs/filters.md defines each score and its useful values. The package of ``config.ocr`` must be installed:
+    see `check_ocr`.
+    """
+    bars = find_bars(sample.pictures)
+    inner = without_bars(sample, bars)
+    named_scores = {
+        **shape_scores(sample),
+        **light_scores(inner),
+        **still_scores(sample),
+        **motion_scores(sample),
+        **sharpness_scores(inner),
+        **bars_scores(sample, bars),
+        **overlay_scores(inner),
+        **sound_scores(sample),
+    }
+    if config.ocr != "none":
+        named_scores |= ocr_scores(sample, text_reader(config.ocr))
+    check_names(named_scores.keys())
+    return {name: round(value, _DIGITS) for name, value in named_scores.items()}
 
 
 def lacking(measured: Mapping[str, int]) -> dict[str, int]:
@@ -42,5 +79,5 @@ def check_names(names: Set[str]) -> None:
     if unknown := names - FIRST - ADDED.keys():
         raise RunError(
             f"the score {min(unknown)} has no version, so that finished datasets would lack it: add it to ADDED in"
-            " curate/filters/names.py"
+            " curate/filters/measure.py"
         )
