@@ -12,7 +12,8 @@ import numpy as np
 
 from reelweave.curate.config import CurateConfig, config_digest
 from reelweave.curate.cut import CutClip, CutConfig, FailedClip, Observe, cut
-from reelweave.curate.frames.frame_times import Decoder, FrameTimes, timeline
+from reelweave.curate.frames.decode.decoder import Decoder
+from reelweave.curate.frames.frame_times import FrameTimes, timeline
 from reelweave.curate.frames.picture import Geometry, geometry
 from reelweave.curate.frames.source import open_video
 from reelweave.curate.ledger.ledger import Ledger

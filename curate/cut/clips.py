@@ -25,8 +25,9 @@ from reelweave.curate.cut.feed import Feed, choose_sound
 from reelweave.curate.cut.mp4 import fast_start, merge
 from reelweave.curate.cut.verify import DamagedSoundError, verify
 from reelweave.curate.frames.container.encryption import is_encrypted
+from reelweave.curate.frames.decode.decoder import Decoder
 from reelweave.curate.frames.entry import Entry, EntryError, enter
-from reelweave.curate.frames.frame_times import Decoder, FrameTimes
+from reelweave.curate.frames.frame_times import FrameTimes
 from reelweave.curate.frames.picture import Finisher, Geometry, size_at
 from reelweave.curate.frames.sound_clock import SoundClock
 from reelweave.curate.frames.source import open_video

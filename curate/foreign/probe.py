@@ -83,6 +83,8 @@ def probe(data: bytes | memoryview) -> Media:
                 f"is cut off: its header promises {times.promised} frames, {times.packets} are there"
             )
         told, tick_s = packets.told(), float(stream.time_base or 0)
+        if told is not None and frame.pts != told.pts[0]:
+            told = None  # frames at the beginning are lost
         height, width = _shown_size(frame, stream.sample_aspect_ratio)
         audio = _codec(container.streams.audio[0]) if container.streams.audio else "none"
         interlaced, transparent = bool(frame.interlaced_frame), OverBlack().is_transparent(frame)

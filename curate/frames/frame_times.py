@@ -1,23 +1,14 @@
 """Display time of each frame of a source, and the constant frame rate of its clips."""
 
 import math
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import cast
 
-import av
 import numpy as np
-from av.codec.context import CodecContext
-from av.container import InputContainer
-from av.video.codeccontext import VideoCodecContext
-from av.video.frame import VideoFrame
-from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
-from reelweave.curate.frames.budget import check_pixels
-from reelweave.curate.frames.clocks.clock import JUMP_S, repaired
+from reelweave.curate.frames.clocks.clock import repaired
 from reelweave.curate.frames.clocks.rates import (
     STANDARD_RATES,
     TIE_S,
@@ -26,20 +17,11 @@ from reelweave.curate.frames.clocks.rates import (
     fleeting,
     snapped,
 )
-from reelweave.curate.frames.container.dolby_vision import without_base
-from reelweave.curate.frames.container.encryption import EncryptedError, is_encrypted
-from reelweave.curate.frames.container.side_data import Cropper
-from reelweave.curate.frames.interlace import FieldOrder, deinterlaced
-from reelweave.curate.frames.lost_frames import LostFrames
-from reelweave.curate.frames.picture import Shape, ShapeMeter
-from reelweave.curate.frames.probe import ProbeConfig, check_frame, check_size
-from reelweave.curate.frames.source import SourceError
-from reelweave.loader.dataset.colour.transparency import OverBlack
-from reelweave.loader.errors import refuse_shortage
+from reelweave.curate.frames.interlace import FieldOrder
+from reelweave.curate.frames.picture import Shape
 
 _SEVERAL_TICKS = 1.5
 """Frames of the stated rate, in the usual distance of stamps, above which that rate is the one of ticks."""
-_WITH_ALPHA = {"vp8": "libvpx", "vp9": "libvpx-vp9"}
 _LAST_FRAMES = 48  # that tell how long the last one lasts, if nothing says so
 _LEAST_GAPS = 4
 """Gaps above which the last one may be measured by the others."""
@@ -101,197 +83,6 @@ class FrameTimes:
     def clip_frames(self, first: int, last: int) -> NDArray[np.int64]:
         """Return the source frame for each frame of a clip of frames ``[first, last)``; see `source_frames`."""
         return source_frames(self.times_s, first, last, self.clip_rate(first, last))
-
-
-class Decoder:
-    """Decoder of one stream in display order that continues after errors and records the damage.
-
-    A frame that depends on a lost one looks wrong although it decodes. So damage extends from the first frame
-    not yet shown at the time of the error to the next key frame.
-
-    Args:
-        container: Opened container.
-        stream: Video stream of the container.
-        limits: Limits that every frame is checked against, whatever the header said; None for a source
-            checked before.
-        deinterlace: True to deinterlace, one picture per frame.
-        pulldown: Order of fields of a telecined film, whose fields are matched.
-        unmarked: Order of fields of frames that are interlaced without a mark.
-    """
-
-    def __init__(
-        self,
-        container: InputContainer,
-        stream: VideoStream,
-        limits: ProbeConfig | None = None,
-        *,
-        deinterlace: bool = False,
-        pulldown: FieldOrder | None = None,
-        unmarked: FieldOrder | None = None,
-    ) -> None:
-        self._container = container
-        self._stream = stream
-        self._limits = limits
-        self._deinterlace, self._pulldown, self._unmarked = deinterlace, pulldown, unmarked
-        self._shown = 0
-        self._interlaced = 0
-        self._errors = 0
-        self._broken_since: int | None = None
-        self._damage: list[Damage] = []
-        self._lost = LostFrames(stream)
-        self._over_black = OverBlack()
-        # Raw pictures of 32 bits in AVI and elsewhere mostly leave the last eight unused.
-        self._shows_alpha = stream.codec_context.name != "rawvideo"
-        self._codec = _codec_with_alpha(stream)
-        self._crop = Cropper(stream)
-        self._meter = None if limits is None else ShapeMeter(stream, self._codec, limits, self._crop)
-
-    def frames(self) -> Iterator[VideoFrame]:
-        """Yield every frame that decodes, damaged ones too, so that frame numbers agree between passes.
-
-        Raises:
-            SourceError: A limit is broken.
-            EncryptedError: A packet is encrypted; `open_video` puts it into words.
-        """
-        decoded = self._decoded() if self._limits is None else self._limited(self._limits)
-        return deinterlaced(decoded, self._pulldown, self._unmarked) if self._deinterlace else decoded
-
-    @property
-    def interlaced(self) -> bool:
-        """True when one of the frames so far was interlaced."""
-        return self._interlaced > 0
-
-    @property
-    def transparent(self) -> bool:
-        """True when one of the frames so far had transparent pixels; they are shown over black."""
-        return self._over_black.seen
-
-    @property
-    def shapes(self) -> tuple[Shape, ...]:
-        """Shapes of the frames so far, where limits were given."""
-        return () if self._meter is None else tuple(self._meter.shapes)
-
-    def _decoded(self) -> Iterator[VideoFrame]:
-        for frames in self._packets():
-            yield from frames
-
-    def _limited(self, limits: ProbeConfig) -> Iterator[VideoFrame]:
-        spent_s, began_s = 0.0, time.thread_time()
-        lasting, shown = 0.0, None
-        tick_s = float(self._stream.time_base or 0)
-        last_kind: tuple[object, ...] = ()
-        pixels, source_bytes = 0, self._container.size
-        for frames in self._packets():
-            spent_s += time.thread_time() - began_s
-            if spent_s > limits.max_decode_s:
-                raise SourceError(
-                    f"takes more than probe.max_decode_s = {limits.max_decode_s:g} s to decode;"
-                    f" {self._shown} frames came in that time"
-                )
-            for frame in frames:
-                kind = (frame.width, frame.height, frame.color_trc, frame.interlaced_frame)
-                if kind != last_kind:
-                    check_frame(frame, limits)
-                    last_kind = kind
-                pixels += frame.width * frame.height
-                check_pixels(pixels, source_bytes, limits)
-                if self._shown > limits.max_frames:
-                    raise SourceError(f"has more than probe.max_frames = {limits.max_frames} frames")
-                if frame.pts is not None:
-                    gap_s = 0.0 if shown is None else (frame.pts - shown) * tick_s
-                    # Jumps of the clock may be repaired later; the caller checks the repaired duration.
-                    lasting += gap_s if 0 < gap_s <= JUMP_S else 0.0
-                    shown = frame.pts
-                    if lasting > limits.max_duration_s:
-                        raise too_long(limits)
-                yield frame
-            began_s = time.thread_time()
-
-    def _packets(self) -> Iterator[list[VideoFrame]]:
-        """Yield the frames that each packet releases."""
-        try:
-            for packet in self._container.demux(self._stream):
-                if is_encrypted(packet):  # some codecs decode it, to noise
-                    raise EncryptedError
-                if not self._shown and self._limits is not None and (fault := without_base(packet)):
-                    raise SourceError(fault)
-                self._lost.expect(packet)
-                try:
-                    if self._meter is not None:
-                        decoded = self._meter.decode(packet)
-                    else:
-                        decoded = [self._crop(frame) for frame in self._codec.decode(packet)]
-                    if self._shows_alpha:
-                        decoded = [self._over_black(frame) for frame in decoded]
-                except av.error.FFmpegError as error:
-                    refuse_shortage(error, "decode a picture")
-                    if self._limits is not None:
-                        # A picture too large for memory raises the same error as damage.
-                        context = self._stream.codec_context
-                        check_size(context.width, context.height, self._limits)
-                    self._break()
-                    self._lost.fail()
-                    continue
-                for frame in decoded:
-                    if self._lost.before(frame) and self._shown:
-                        self._break_before()
-                    if frame.key_frame and not frame.is_corrupt:
-                        self._mend()
-                    elif frame.is_corrupt:
-                        self._break()
-                    self._interlaced += frame.interlaced_frame
-                    self._shown += 1
-                yield decoded
-        except (av.error.FFmpegError, OSError) as error:
-            refuse_shortage(error)
-            self._break()
-        if self._shown and self._lost.at_end():
-            self._break_before()
-
-    def damage(self) -> tuple[Damage, ...]:
-        """Return the damage so far; complete after ``frames`` is exhausted."""
-        self._mend()
-        return tuple(self._damage)
-
-    def _break(self) -> None:
-        self._errors += 1
-        if self._broken_since is None:
-            self._broken_since = self._shown
-
-    def _break_before(self) -> None:
-        """Note lost frames, in whose time the frame before them would be shown on."""
-        self._errors += self._broken_since is None
-        before = self._shown - 1
-        self._broken_since = before if self._broken_since is None else min(before, self._broken_since)
-
-    def _mend(self) -> None:
-        if self._broken_since is not None:
-            what = "packet" if self._errors == 1 else "packets"
-            reason = f"{self._errors} damaged {what}; frames that depend on them are unsafe"
-            self._damage.append(Damage(self._broken_since, self._shown, reason))
-            self._broken_since, self._errors = None, 0
-
-
-def _codec_with_alpha(stream: VideoStream) -> VideoCodecContext:
-    """Return the decoder of a stream; FFmpeg's own for VP8 and VP9 leave out the alpha in packets of WebM."""
-    default_codec = stream.codec_context
-    other = _WITH_ALPHA.get(default_codec.codec.canonical_name)
-    if other is None or not has_alpha_packets(stream):
-        return default_codec
-    codec = cast(VideoCodecContext, CodecContext.create(other, "r"))
-    codec.extradata, codec.options = default_codec.extradata, default_codec.options
-    codec.thread_count, codec.thread_type = default_codec.thread_count, default_codec.thread_type
-    return codec
-
-
-def has_alpha_packets(stream: VideoStream) -> bool:
-    """Return whether packets of a stream hold an alpha channel beside the picture (WebM)."""
-    return stream.metadata.get("alpha_mode") == "1"
-
-
-def too_long(limits: ProbeConfig) -> SourceError:
-    """Return the error for a source that lasts too long."""
-    return SourceError(f"lasts more than probe.max_duration_s = {limits.max_duration_s:.0f}")
 
 
 def timeline(

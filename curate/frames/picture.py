@@ -228,6 +228,11 @@ class ShapeMeter:
             self._frames += 1
         return frames
 
+    def shift(self, frames: int) -> None:
+        """Count frames that are lost before the first one, of whose shape they are taken to be."""
+        self._frames += frames
+        self.shapes[1:] = [replace(shape, first=shape.first + frames) for shape in self.shapes[1:]]
+
     def _take(self, frame: VideoFrame) -> None:
         note = frame.opaque
         frame_aspect = note[0] if isinstance(note, list) else self._codec.sample_aspect_ratio

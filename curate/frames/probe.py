@@ -150,6 +150,11 @@ def _stated_rate(container: InputContainer, stream: VideoStream) -> Fraction | N
     return stream.guessed_rate
 
 
+def too_long(limits: ProbeConfig) -> SourceError:
+    """Return the error for a source that lasts too long."""
+    return SourceError(f"lasts more than probe.max_duration_s = {limits.max_duration_s:.0f}")
+
+
 def check_size(width: int, height: int, config: ProbeConfig) -> None:
     """Raise `SourceError` for a picture above the size limits."""
     if width > config.max_width or height > config.max_height:

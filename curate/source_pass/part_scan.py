@@ -22,8 +22,9 @@ from numpy.typing import NDArray
 
 from reelweave.curate.config import SourceStageConfig
 from reelweave.curate.cut.feed import choose_sound
+from reelweave.curate.frames.decode.decoder import Decoder
 from reelweave.curate.frames.entry import EntryError, enter
-from reelweave.curate.frames.frame_times import Decoder, FrameTimes, timeline
+from reelweave.curate.frames.frame_times import FrameTimes, timeline
 from reelweave.curate.frames.interlace import CombMeter
 from reelweave.curate.frames.perceptual import PICTURE
 from reelweave.curate.frames.picture import Geometry, Shape, geometry, size_at

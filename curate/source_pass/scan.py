@@ -13,11 +13,12 @@ from reelweave.curate.config import SourceStageConfig
 from reelweave.curate.cut.feed import choose_sound
 from reelweave.curate.cut.trim import NotedPackets
 from reelweave.curate.frames.container.encryption import encryption
-from reelweave.curate.frames.frame_times import Damage, Decoder, FrameTimes, timeline, too_long
+from reelweave.curate.frames.decode.decoder import Decoder
+from reelweave.curate.frames.frame_times import Damage, FrameTimes, timeline
 from reelweave.curate.frames.interlace import CombMeter, FieldOrder
 from reelweave.curate.frames.perceptual import PICTURE
 from reelweave.curate.frames.picture import Geometry, Shape, geometry, size_at
-from reelweave.curate.frames.probe import Probe, probe
+from reelweave.curate.frames.probe import Probe, probe, too_long
 from reelweave.curate.frames.sound_clock import NotingDemuxer, SoundClock, SoundStamps, repaired_sound
 from reelweave.curate.frames.source import SourceError, open_video, without_frames
 from reelweave.curate.frames.telecine import FieldDifferences, Pulldown, inverted

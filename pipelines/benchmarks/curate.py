@@ -17,7 +17,7 @@ from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
 from reelweave.curate.config import CurateConfig, config_digest
-from reelweave.curate.frames.frame_times import Decoder
+from reelweave.curate.frames.decode.decoder import Decoder
 from reelweave.curate.frames.picture import Finisher, Geometry
 from reelweave.curate.frames.source import open_video
 from reelweave.curate.ledger.ledger import Ledger

@@ -14,7 +14,7 @@ from PIL import Image, ImageEnhance
 from reelweave.curate import dedup as deduplication
 from reelweave.curate.dedup import DedupConfig, Duplicate, ManyPairs, fingerprint
 from reelweave.curate.dedup.fingerprint import Match, overlap
-from reelweave.curate.frames.frame_times import Decoder
+from reelweave.curate.frames.decode.decoder import Decoder
 from reelweave.curate.frames.perceptual import embed_pictures
 from reelweave.curate.frames.source import open_video
 from tests.curate.dedup.items import DedupItem, columns

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from av.video.frame import VideoFrame
 
-from reelweave.curate.frames.frame_times import Decoder
+from reelweave.curate.frames.decode.decoder import Decoder
 from reelweave.curate.frames.interlace import deinterlaced
 from reelweave.curate.frames.picture import Finisher, Geometry, geometry
 from reelweave.curate.frames.source import open_video

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from reelweave.curate.config import SourceStageConfig
-from reelweave.curate.frames.frame_times import Decoder, timeline
+from reelweave.curate.frames.decode.decoder import Decoder
+from reelweave.curate.frames.frame_times import timeline
 from reelweave.curate.frames.probe import Probe, ProbeConfig, probe
 from reelweave.curate.frames.source import SourceError, open_video
 from reelweave.curate.source_pass.scan import scan

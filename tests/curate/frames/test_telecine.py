@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from reelweave.curate.frames.frame_times import Decoder, FrameTimes, source_frames, timeline
+from reelweave.curate.frames.decode.decoder import Decoder
+from reelweave.curate.frames.frame_times import FrameTimes, source_frames, timeline
 from reelweave.curate.frames.source import open_video
 from reelweave.curate.frames.telecine import FieldDifferences, Pulldown, inverted
 from tests.cutting import curated

@@ -8,16 +8,18 @@ from av.packet import Packet
 from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
-from reelweave.curate.frames.source import SourceError
-
 _A_FRAME_EACH = "av1"
 """Codec each of whose packets shows one frame, in order, so that a stamp without its frame is a lost frame."""
 
-_BEGIN_WITH_KEY = ("mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm")
+_BEGIN_WITH_KEY = ("mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm", "avi", "mxf")
 """Containers whose first packet says truly whether decoding can begin there; recordings of streams begin anywhere."""
 
-_RECOVERS = "h264"
-"""Codec that shows no frame before a refresh is complete, though it may begin with a packet that counts as key."""
+_BY_ERROR = ("avi", "mxf", "h264")
+"""Of which a first frame is lost only where its packet cannot be decoded.
+
+Stamps of AVI and MXF may be those of coding. H.264 shows no frame before a refresh is complete, though it may begin
+with a packet that counts as key.
+"""
 
 _LONGER = 1.5
 """Durations of a frame behind which, after an error, the next frame shows that others are lost."""
@@ -32,11 +34,13 @@ class LostFrames:
 
     def __init__(self, stream: VideoStream) -> None:
         codec = stream.codec_context.codec.canonical_name
-        self._tick_s = float(stream.time_base or 0)
         self._counts = codec == _A_FRAME_EACH
         self._due: deque[int] = deque()
-        self._begins = stream.container.format.name in _BEGIN_WITH_KEY and codec != _RECOVERS
-        self._begin_pts: int | None = None
+        container = stream.container.format.name
+        self._begins = container in _BEGIN_WITH_KEY
+        self._by_error = codec in _BY_ERROR or container in _BY_ERROR
+        self._first_pts: list[int] = []  # of packets so far, until a frame is shown
+        self._lost_begin = False
         self._failed = False
         self._end_pts: int | None = None  # by the frame before
 
@@ -44,8 +48,9 @@ class LostFrames:
         """Note a packet before it is decoded."""
         if packet.pts is None or not packet.size or packet.is_discard:
             return
-        if self._begins:
-            self._begin_pts = packet.pts if packet.is_keyframe else None
+        if self._begins and (self._first_pts or _is_key(packet)):
+            self._first_pts.append(packet.pts)
+        else:
             self._begins = False
         if self._counts:
             self._due.append(packet.pts)
@@ -53,23 +58,22 @@ class LostFrames:
     def fail(self) -> None:
         """Note that the packet cannot be decoded."""
         self._failed = True
+        self._lost_begin |= len(self._first_pts) == 1
+
+    def before_first(self, frame: VideoFrame) -> list[int]:
+        """Return the stamps of frames that are lost before the first one, with the key frame at the beginning."""
+        stamps, self._first_pts = self._first_pts, []
+        is_trusted = self._begins and (self._lost_begin or not self._by_error)
+        self._begins = False
+        if frame.pts is None or not stamps or not is_trusted:
+            return []
+        # Leading pictures, which are shown before their key frame, are none of its frames.
+        return sorted({pts for pts in stamps if stamps[0] <= pts < frame.pts})
 
     def before(self, frame: VideoFrame) -> bool:
-        """Return whether frames are lost between the frame before and this one.
-
-        Raises:
-            SourceError: the key frame at the beginning, and all that follows it up to this frame, are lost, so that
-                times would count from a later frame.
-        """
+        """Return whether frames are lost between the frame before and this one."""
         if frame.pts is None:
             return False
-        if self._begin_pts is not None and frame.pts > self._begin_pts:
-            lost_s = (frame.pts - self._begin_pts) * self._tick_s
-            raise SourceError(
-                f"its first key frame is damaged, and nothing of its first {lost_s:.2f} s can be decoded; cut its"
-                f" beginning off, as by `ffmpeg -ss {lost_s:.2f} -i FILE -c copy NEW_FILE`"
-            )
-        self._begin_pts = None
         is_lost = self._failed and self._end_pts is not None and frame.pts > self._end_pts
         while self._due and self._due[0] <= frame.pts:
             is_lost |= self._due.popleft() < frame.pts
@@ -80,3 +84,10 @@ class LostFrames:
     def at_end(self) -> bool:
         """Return whether frames are lost at the end."""
         return bool(self._due)
+
+
+def _is_key(packet: Packet[VideoStream]) -> bool:
+    """Return whether a first packet holds a key frame, by its content or by the container's index."""
+    entry = next(iter(packet.stream.index_entries), None)
+    is_indexed = entry is not None and entry.is_keyframe and entry.timestamp in (packet.pts, packet.dts)
+    return packet.is_keyframe or is_indexed  # of damaged H.264 FFmpeg does not see it

@@ -6,12 +6,18 @@ import av
 import pytest
 
 from reelweave.curate.config import CurateConfig
+from reelweave.curate.foreign.probe import probe
+from reelweave.curate.frames.source import SourceError
 from reelweave.curate.run.curate import curate
 from reelweave.loader.dataset import open_dataset
-from tests.media import write_video
+from tests.cutting import curated
+from tests.media import read_numbers, write_video
+from tests.thorough import but
 
 FRAMES, KEY_EVERY = 75, 25
 OPTIONS = {
+    "libx264": {"g": "25", "bf": "2", "sc_threshold": "0"},
+    "libvpx": {"deadline": "realtime", "cpu-used": "8", "g": "25"},
     "libsvtav1": {"preset": "12", "svtav1-params": "keyint=25:pred-struct=1:rc=0"},
     "libx265": {"preset": "ultrafast", "x265-params": "keyint=25:scenecut=0:log-level=0"},
     "libvpx-vp9": {"deadline": "realtime", "cpu-used": "8", "g": "25"},
@@ -19,8 +25,15 @@ OPTIONS = {
 }
 
 
+KEYS = {"ffv1": 12, "prores_ks": 1, "mjpeg": 1}
+"""Distance of key frames, where a codec has another."""
+
+
 def film(path: Path, codec: str) -> Path:
-    return write_video(path, (FRAMES,), size=(192, 128), codec=codec, options=OPTIONS[codec])
+    form = {"prores_ks": "yuv422p10le", "mjpeg": "yuvj420p"}.get(codec, "yuv420p")
+    return write_video(
+        path, (FRAMES,), size=(192, 128), codec=codec, options=OPTIONS.get(codec, {}), pix_fmt=form
+    )
 
 
 def damaged(path: Path, number: int, first: int, size: int) -> None:
@@ -52,17 +65,42 @@ def rows_of(film: Path) -> list[tuple[str, str, float | None, float | None, str]
 
 @pytest.mark.parametrize(
     ("name", "codec"),
-    [("a.mp4", "libsvtav1"), ("a.mp4", "libx265"), ("a.webm", "libvpx-vp9"), ("a.mp4", "mpeg2video")],
+    but(
+        (("a.mp4", "libx264"), ("a.mp4", "libsvtav1"), ("a.mov", "prores_ks"), ("a.avi", "mjpeg")),
+        [
+            ("a.mp4", "libx264"),
+            ("a.mkv", "libx264"),
+            ("a.mp4", "libsvtav1"),
+            ("a.mp4", "libx265"),
+            ("a.webm", "libvpx-vp9"),
+            ("a.webm", "libvpx"),
+            ("a.mp4", "mpeg2video"),
+            ("a.mkv", "ffv1"),
+            ("a.mov", "prores_ks"),
+            ("a.mov", "mjpeg"),
+            ("a.avi", "mjpeg"),
+        ],
+    ),
 )
-def test_a_film_whose_first_key_frame_is_damaged_fails_in_words(
+def test_a_film_whose_first_key_frame_is_lost_begins_with_a_failed_stretch(
     tmp_path: Path, name: str, codec: str
 ) -> None:
-    """Its times would count from the second key frame, so that listed segments would get other frames."""
+    """Times of later frames stay, and so do their numbers, so that listed segments are exact."""
     path = film(tmp_path / name, codec)
-    damaged(path, 0, 4 if codec != "libsvtav1" else 2, 400)
-    [(state, _, start_s, _, reason)] = rows_of(path)
-    assert (state, start_s) == ("failed", None)
-    assert "its first key frame is damaged, and nothing of its first 1.00 s can be decoded" in reason
+    key, numbers = KEYS.get(codec, KEY_EVERY), read_numbers(path.read_bytes())
+    damaged(path, 0, 2 if codec == "libsvtav1" else 4, 20_000)
+    failed, kept = rows_of(path)
+    assert (failed[0], failed[1], failed[2]) == ("failed", "decode", 0)
+    assert failed[3] == pytest.approx(key / 25, abs=0.001)
+    assert "its first key frame is damaged, and nothing of its first" in failed[4]
+    assert (kept[0], kept[2], kept[3]) == ("kept", failed[3], pytest.approx(3.0, abs=0.001))
+    rows = path.with_suffix(".csv")
+    for unit, start, end in (("start_time,end_time", 1.2, 2.0), ("start_frame,end_frame", 30, 50)):
+        rows.write_text(f"path,{unit}\n{path.name},{start},{end}\n")
+        clips = curated(rows, tmp_path / unit, spans={"min_clip_s": 0.2})
+        [(record, clip)] = [clip for clip in clips if clip[0].segment is not None]
+        assert record.state == "kept", record.reason
+        assert read_numbers(clip) == numbers[30:50]
 
 
 def test_av1_frames_that_come_no_more_are_no_still_picture(tmp_path: Path) -> None:
@@ -90,3 +128,15 @@ def test_a_recording_that_begins_within_a_group_of_pictures_is_kept(tmp_path: Pa
     states = [row[0] for row in rows_of(path)]
     assert "kept" in states
     assert not any("key frame" in row[4] for row in rows_of(path))
+
+
+@pytest.mark.parametrize(("name", "codec"), [("a.webm", "libvpx-vp9"), ("a.mp4", "libsvtav1")])
+def test_an_index_counts_the_frames_that_come_of_a_film_without_its_first_key_frame(
+    tmp_path: Path, name: str, codec: str
+) -> None:
+    path = film(tmp_path / name, codec)
+    damaged(path, 0, 4 if codec != "libsvtav1" else 2, 400)
+    try:
+        assert probe(path.read_bytes()).frames == FRAMES - KEY_EVERY
+    except SourceError as error:
+        assert "cannot be decoded" in str(error)
