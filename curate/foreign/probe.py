@@ -15,6 +15,7 @@ from av.video.stream import VideoStream
 from reelweave.curate.foreign.size_headers import SizeHeaders
 from reelweave.curate.frames.container.dolby_vision import without_base
 from reelweave.curate.frames.container.side_data import side_data
+from reelweave.curate.frames.decode.decoder import codec_with_alpha
 from reelweave.curate.frames.picture import ShapeMeter
 from reelweave.curate.frames.probe import ProbeConfig
 from reelweave.curate.frames.source import SourceError, open_video
@@ -24,7 +25,7 @@ from reelweave.loader.dataset.tars.media import FORMATS
 from reelweave.loader.dataset.tars.orientation import orientation_of
 from reelweave.loader.errors import refuse_shortage
 
-PROBE_VERSION = 7
+PROBE_VERSION = 8
 """Revision of this code: higher when the same bytes give other values; tars probed by older code are read again."""
 
 IMAGE_FPS = 25.0
@@ -191,6 +192,7 @@ class _Times:
 def _demux(
     container: InputContainer, stream: VideoStream, packets: PacketFrames, heads: SizeHeaders
 ) -> tuple[_Times, VideoFrame]:
+    codec = codec_with_alpha(stream)
     times, frame = _Times(stream.frames, counts_ticks=container.format.name == "avi"), None
     for packet in container.demux(stream):
         if packet.size:
@@ -200,7 +202,7 @@ def _demux(
         if frame is None:
             if fault := without_base(packet):
                 raise SourceError(fault)
-            frame = next(iter(packet.decode()), None)
+            frame = next(iter(codec.decode(packet)), None)
     if frame is None:
         raise SourceError("has no frame that can be decoded")
     return times, frame

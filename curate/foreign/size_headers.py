@@ -6,14 +6,13 @@ from av.packet import Packet
 from av.video.codeccontext import VideoCodecContext
 from av.video.stream import VideoStream
 
+from reelweave.curate.foreign.resized_frames import SEQUENCE, Av1Sizes, open_units, resizes_vp9
 from reelweave.curate.frames.container.nal_units import nal_units, prefix_bytes
 
 _PARAMETERS = {"h264": (0, 0x1F, 7), "hevc": (1, 0x3F, 33)}
 """Shift, mask and nal_unit_type of sequence parameter sets: ITU-T H.264, table 7-1, and H.265, table 7-1."""
 
-_READ = frozenset((*_PARAMETERS, "vp8", "vp9", "av1"))
-
-_SEQUENCE_HEADER = 1  # obu_type of the AV1 specification, 6.2.2
+_READ = frozenset((*_PARAMETERS, "vp8", "vp9", "av1", "mjpeg", "prores"))
 
 
 class SizeHeaders:
@@ -23,7 +22,8 @@ class SizeHeaders:
         codec: Decoder of the stream.
 
     Attributes:
-        change: True if two packets, or a packet and the container, have different headers.
+        change: True if two packets, or a packet and the container, have different headers, or a frame between key
+            frames has a size of its own.
     """
 
     def __init__(self, codec: VideoCodecContext) -> None:
@@ -34,14 +34,21 @@ class SizeHeaders:
         if self._codec in _PARAMETERS:
             self._prefix = prefix_bytes(header, self._codec)
             self._known |= set(self._sets(_stored(header, self._codec))) if self._prefix else set()
+        self._av1 = Av1Sizes()
         self.change = False
 
     def add(self, packet: "Packet[VideoStream]") -> None:
         """Compare the headers that the next packet brings with those before."""
         self.change |= packet.has_sidedata("new_extradata") or packet.has_sidedata("param_change")
-        if self.change or not packet.is_keyframe or self._codec not in _READ:
+        if self.change or self._codec not in _READ:
             return
-        found = set(self._found(bytes(packet)))
+        data = bytes(packet) if packet.is_keyframe or self._codec in ("vp9", "av1") else b""
+        self.change = (self._codec == "vp9" and resizes_vp9(data)) or (
+            self._codec == "av1" and self._av1.resizes(data)
+        )
+        if self.change or not packet.is_keyframe:
+            return
+        found = set(self._found(data))
         self.change = bool(self._known) and not found <= self._known
         self._known |= found
 
@@ -53,7 +60,13 @@ class SizeHeaders:
         elif self._codec == "vp9":  # VP9 bitstream specification, 6.2: they begin within these bytes
             yield data[4:9]
         elif self._codec == "av1":
-            yield from _sequence_headers(data)
+            yield from (content for kind, content in open_units(data) if kind == SEQUENCE)
+        elif self._codec == "mjpeg":
+            yield _size_of_jpeg(data)
+        elif (
+            self._codec == "prores"
+        ):  # SMPTE RDD 36, 5.1: behind the size, "icpf", and three fields of the header
+            yield data[16:20]
 
     def _sets(self, units: Iterator[bytes]) -> Iterator[bytes]:
         shift, mask, kind = _PARAMETERS[self._codec]
@@ -82,19 +95,11 @@ def _counted(header: bytes, at: int, count: int) -> Iterator[bytes]:
         yield header[begin:at]
 
 
-def _sequence_headers(data: bytes) -> Iterator[bytes]:
-    """Yield the sequence headers of AV1: AV1 specification, 5.3."""
-    at = 0
-    while at < len(data):
-        first, begin = data[at], at + 1 + (data[at] >> 2 & 1)
-        if not first & 2:  # without a size it reaches to the end
-            return
-        size, shift = 0, 0
-        while begin < len(data):
-            byte, begin = data[begin], begin + 1
-            size, shift = size | (byte & 0x7F) << shift, shift + 7
-            if not byte & 0x80:
-                break
-        at = begin + size
-        if first >> 3 & 15 == _SEQUENCE_HEADER:
-            yield data[begin:at]
+def _size_of_jpeg(data: bytes) -> bytes:
+    """Return the fields of height and width in the frame header of a JPEG picture: ITU-T T.81, B.2.2."""
+    at = 2
+    while at + 9 <= len(data) and data[at] == 0xFF:
+        if 0xC0 <= data[at + 1] <= 0xCF and data[at + 1] not in (0xC4, 0xC8, 0xCC):
+            return data[at + 5 : at + 9]
+        at += 1 if data[at + 1] == 0xFF else 2 + int.from_bytes(data[at + 2 : at + 4], "big")
+    return b""

@@ -69,7 +69,7 @@ class Decoder:
         self._over_black = OverBlack()
         # Raw pictures of 32 bits in AVI and elsewhere mostly leave the last eight unused.
         self._shows_alpha = stream.codec_context.name != "rawvideo"
-        self._codec = _codec_with_alpha(stream)
+        self._codec = codec_with_alpha(stream)
         self._crop = Cropper(stream)
         self._meter = None if limits is None else ShapeMeter(stream, self._codec, limits, self._crop)
 
@@ -218,7 +218,7 @@ class Decoder:
             self._broken_since, self._errors, self._reason = None, 0, ""
 
 
-def _codec_with_alpha(stream: VideoStream) -> VideoCodecContext:
+def codec_with_alpha(stream: VideoStream) -> VideoCodecContext:
     """Return the decoder of a stream; FFmpeg's own for VP8 and VP9 leave out the alpha in packets of WebM."""
     default_codec = stream.codec_context
     other = _WITH_ALPHA.get(default_codec.codec.canonical_name)

@@ -49,6 +49,16 @@ def test_transparent_pixels_are_known_and_an_alpha_without_them_is_none(kind: st
     assert not probe(holed(kind, 255)).transparent
 
 
+@pytest.mark.parametrize("codec", ["libvpx-vp9", "libvpx"])
+def test_alpha_beside_the_pictures_of_webm_is_known(codec: str, tmp_path: Path) -> None:
+    for least, is_transparent in ((0, True), (255, False)):
+        path = tmp_path / f"{least}.webm"
+        source = f"-f lavfi -i testsrc2=s=128x96:r=25:d=0.4,format=yuva420p,lutyuv=a={least}"
+        ffmpeg(f"{source} -c:v {codec} -auto-alt-ref 0 -pix_fmt yuva420p -y {path}".split())
+        found = probe(path.read_bytes())
+        assert (found.frames, found.transparent) == (10, is_transparent)
+
+
 @pytest.mark.parametrize("mode", ["P", "LA", "1", "I;16"])
 def test_palettes_and_other_pictures_are_read(mode: str) -> None:
     whole = Image.fromarray(numbered_frame(1, 96, 64)).convert(mode.split(";")[0]).convert(mode)

@@ -9,11 +9,14 @@ import pytest
 from PIL import Image
 
 from reelweave.curate.foreign.probe import probe
+from reelweave.curate.foreign.size_headers import SizeHeaders
 from reelweave.curate.frames.source import SourceError
 from tests.foreign_tars import picture, video
 from tests.media import numbered_frame, write_video
 from tests.player import ffmpeg
 from tests.thorough import but
+
+REALTIME = {"deadline": "realtime", "cpu-used": "8", "lag-in-frames": "0", "g": "999"}
 
 
 def remuxed(path: Path, **options: int) -> bytes:
@@ -197,3 +200,67 @@ def test_a_film_that_changes_its_size_is_left_out_in_words(name: str, tmp_path: 
         probe(data)
     same = probe(in_two_sizes(tmp_path, name, ("128x96", "128x96")))
     assert (same.frames, same.height, same.width) == (40, 96, 128)
+
+
+INTRA = {
+    "mjpeg.mov": "-c:v mjpeg -pix_fmt yuvj420p",
+    "prores.mov": "-c:v prores_ks",
+    "mjpeg.mkv": "-c:v mjpeg",
+}
+
+
+@pytest.mark.parametrize("name", but(("mjpeg.mkv", "prores.mov"), INTRA))
+def test_a_size_that_changes_between_whole_pictures_is_seen(name: str, tmp_path: Path) -> None:
+    sizes = (tmp_path / "0.mkv", "128x96"), (tmp_path / "1.mkv", "96x128")
+    for path, size in sizes:
+        ffmpeg(f"-f lavfi -i testsrc2=s={size}:r=25:d=0.8 {INTRA[name]} -y {path}".split())
+    (tmp_path / "list").write_text("file 0.mkv\nfile 1.mkv\n")
+    ffmpeg(f"-f concat -i {tmp_path / 'list'} -c copy -y {tmp_path / name}".split())
+    with pytest.raises(SourceError, match=r"changes its picture from 128x96 to 96x128 at frame 20"):
+        probe((tmp_path / name).read_bytes())
+    ffmpeg(f"-i {tmp_path / '0.mkv'} -c copy -y {tmp_path / name}".split())
+    assert (probe((tmp_path / name).read_bytes()).frames, probe(sizes[0][0].read_bytes()).width) == (20, 128)
+
+
+@pytest.mark.parametrize("name", ["a.mp4", "a.webm"])
+def test_av1_that_scales_between_key_frames_is_seen(name: str, tmp_path: Path) -> None:
+    words = "resize-mode=2:pred-struct=1:rc=0:keyint=999"
+    options = {"preset": "12", "svtav1-params": words}
+    path = write_video(tmp_path / name, (24,), size=(320, 192), codec="libsvtav1", options=options)
+    with pytest.raises(SourceError, match="changes its picture from "):
+        probe(path.read_bytes())
+    options["svtav1-params"] = words.replace("resize-mode=2:", "")
+    path = write_video(tmp_path / name, (24,), size=(320, 192), codec="libsvtav1", options=options)
+    with av.open(str(path)) as container:
+        heads = SizeHeaders(container.streams.video[0].codec_context)
+        for packet in container.demux(video=0):
+            heads.add(packet)
+    assert not heads.change
+
+
+def test_vp9_that_scales_between_key_frames_is_looked_at_whole(tmp_path: Path) -> None:
+    """No encoder here writes such frames: the header of one is written anew, and what follows it fits no more."""
+    path = write_video(tmp_path / "a.webm", (24,), size=(320, 192), codec="libvpx-vp9", options=REALTIME)
+    other = tmp_path / "other.webm"
+    with av.open(str(path)) as source, av.open(str(other), "w") as target:
+        stream = target.add_stream_from_template(source.streams.video[0])
+        whole = SizeHeaders(source.streams.video[0].codec_context)
+        for number, packet in enumerate(source.demux(video=0)):
+            whole.add(packet)
+            if not packet.size:
+                continue
+            content = bytes(packet)
+            if number == 12:
+                bits = f"{int.from_bytes(content, 'big'):0{8 * len(content)}b}"
+                at = 2 + 2 + 1 + 3 + (0 if bits[7] == "1" else 2) + 8 + 12
+                assert bits[at] == "1"  # as large as its first reference
+                bits = bits[:at] + "000" + f"{159:016b}{95:016b}" + bits[at + 1 :]
+                content = int(bits.ljust(-(-len(bits) // 8) * 8, "0"), 2).to_bytes(-(-len(bits) // 8), "big")
+            changed = av.Packet(content)
+            changed.pts, changed.dts, changed.time_base = packet.pts, packet.dts, packet.time_base
+            changed.is_keyframe, changed.stream = packet.is_keyframe, stream
+            target.mux(changed)
+    assert not whole.change
+    assert probe(path.read_bytes()).frames == 24
+    with pytest.raises(SourceError, match=r"changes its picture|cannot be decoded"):
+        probe(other.read_bytes())

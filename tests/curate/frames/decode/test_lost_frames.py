@@ -131,12 +131,10 @@ def test_a_recording_that_begins_within_a_group_of_pictures_is_kept(tmp_path: Pa
 
 
 @pytest.mark.parametrize(("name", "codec"), [("a.webm", "libvpx-vp9"), ("a.mp4", "libsvtav1")])
-def test_an_index_counts_the_frames_that_come_of_a_film_without_its_first_key_frame(
+def test_an_index_leaves_out_a_sample_without_its_first_key_frame(
     tmp_path: Path, name: str, codec: str
 ) -> None:
     path = film(tmp_path / name, codec)
     damaged(path, 0, 4 if codec != "libsvtav1" else 2, 400)
-    try:
-        assert probe(path.read_bytes()).frames == FRAMES - KEY_EVERY
-    except SourceError as error:
-        assert "cannot be decoded" in str(error)
+    with pytest.raises(SourceError, match="cannot be decoded"):
+        probe(path.read_bytes())
