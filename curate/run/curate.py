@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from reelweave.curate.config import CurateConfig
 from reelweave.curate.ledger.ledger import LEDGER, Ledger, digest_of
+from reelweave.curate.ledger.redo import begin_redo, end_redo, is_redone
 from reelweave.curate.run.driver import Driver
 from reelweave.curate.run.outlook.work import may_be_older, sentences, work_of
 from reelweave.curate.run.reference_sets import fingerprints
@@ -45,8 +46,6 @@ from reelweave.loader.storage import Storage, leased, open_storage
 COMMAND = "reelweave curate"
 VERSIONED = ("reelweave", "av", "numpy", "pyarrow")
 _UNREADABLE = "unreadable:"
-_REDO = "redo"
-"""Note of the ledger while results are made anew: the revision of the dataset that has the old ones."""
 
 
 @dataclass(frozen=True)
@@ -219,7 +218,7 @@ def _curate(
         say(sentence)
     if change.redo_older:
         if dataset is not None:
-            ledger.write_note(_REDO, {"revision": dataset.manifest.revision})
+            begin_redo(ledger, dataset.manifest.revision)
         state.redo_older()
     driver = Driver(state, progress)
     clips = driver.decide(missing)
@@ -238,7 +237,7 @@ def _curate(
     stored = [source.stored() for source in request.sources]
     ledger.write_note("inputs", {"inputs": list(request.inputs), "sources": stored})
     manifest = publish(storage, shards, content, dataset.manifest if dataset is not None else None)
-    ledger.drop_note(_REDO)
+    end_redo(ledger)
     published = Dataset(storage)
     _tidy(ledger, published, config, rejected)
     notes = (*notes, *unanswered(published), *finish_status(ledger))
@@ -266,8 +265,7 @@ def _older(request: Asked, config: CurateConfig) -> tuple[str, ...]:
 
 def _unfinished(ledger: Ledger, dataset: Dataset) -> tuple[str, ...]:
     """Return a sentence where results of a dataset were made anew and the run ended before it published them."""
-    note = ledger.read_note(_REDO)
-    if note is None or note.get("revision") != dataset.manifest.revision:
+    if not is_redone(ledger, dataset.manifest.revision):
         return ()
     return ("a run with --redo-older ended before it published what it made anew; --redo-older publishes it",)
 

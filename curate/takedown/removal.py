@@ -3,8 +3,8 @@
 Only shards that hold part of it are rewritten; the dataset changes in one step, by its manifest.
 """
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from reelweave.curate.foreign.leave_out import leave_out
 from reelweave.curate.ledger.ledger import Ledger
 from reelweave.curate.ledger.records import Record, from_json
+from reelweave.curate.ledger.redo import carry_redo
 from reelweave.curate.takedown.forget import forget
-from reelweave.curate.takedown.takedown import TakeDowns, emptied, take_down_reason
+from reelweave.curate.takedown.takedown import TakeDowns, emptied, overlap, take_down_reason
 from reelweave.loader.dataset import (
     ACCOUNTING,
     SCORES,
@@ -41,6 +42,7 @@ from reelweave.loader.storage import Storage, leased
 REPORT = "report/"
 
 _OF_COPIES = ("source", "start_s", "end_s", "key", "state", "duplicate_of")
+_OF_SPANS = ("key", "source", "source_sha256", "start_s", "end_s")
 
 Mask = NDArray[np.bool_]
 
@@ -54,6 +56,7 @@ class Removed:
         samples: Number of removed samples.
         shards_rewritten: Number of shards that held a removed sample.
         copies: Keys of clips that were no samples, but copies of removed ones; they were removed too.
+        overlapping: Keys of other clips that show seconds of removed ones; they were removed too.
         left: Keys of samples that stay although a removed clip was a duplicate of them.
         clean: False when the storage may keep older versions of objects and does not let them be deleted.
         unknown: Keys of a list that are those of no sample.
@@ -64,6 +67,7 @@ class Removed:
     samples: int
     shards_rewritten: int
     copies: tuple[str, ...] = ()
+    overlapping: tuple[str, ...] = ()
     left: tuple[str, ...] = ()
     clean: bool = True
     unknown: tuple[str, ...] = ()
@@ -71,7 +75,7 @@ class Removed:
 
 
 def remove(storage: Storage, *removals: Removal) -> Removed:
-    """Take down sources or keys, and every copy or duplicate of the removed clips.
+    """Take down sources or keys, every copy or duplicate of the removed clips, and clips that show the same seconds.
 
     Over tars of others nothing is rewritten: a new revision of the index leaves the samples out. Of several
     removals those that nothing is known of are counted; a single one is refused.
@@ -148,7 +152,7 @@ def _leave_out(dataset: Dataset, removals: Sequence[Removal]) -> Removed:
 def _remove(dataset: Dataset, requested: Sequence[Removal]) -> Removed:
     """Take down while holding the dataset's lease."""
     storage = dataset.storage
-    keys, copies = _keys_and_copies(dataset, requested)
+    keys, copies, overlapping = _keys_and_copies(dataset, requested)
 
     def gone(table: pa.Table) -> Mask:
         return _named(table, requested) | _is_in(table.column("key"), keys)
@@ -172,6 +176,10 @@ def _remove(dataset: Dataset, requested: Sequence[Removal]) -> Removed:
             for removal in requested
         ),
         *(_of_copy(row, requested[0]) for row in copies.values()),
+        *(
+            _of_overlapping(key, requested[0], of_key[key] if len(requested) > 1 else 0)
+            for key in sorted(overlapping)
+        ),
     ]
     earlier = {(old.source, old.key) for old in dataset.manifest.removals}
     added = [removal for removal in new if removal.samples or (removal.source, removal.key) not in earlier]
@@ -187,6 +195,7 @@ def _remove(dataset: Dataset, requested: Sequence[Removal]) -> Removed:
         latents=dataset.latents,
         files=dataset.latent_files(),
     )
+    carry_redo(Ledger(storage), dataset.manifest.revision)
     manifest = publish(storage, shards, content, dataset.manifest)
     storage.delete_tree(REPORT)
     forget(Ledger(storage), TakeDowns(tuple(removals)))
@@ -198,7 +207,8 @@ def _remove(dataset: Dataset, requested: Sequence[Removal]) -> Removed:
         for key in {row["duplicate_of"] for row in left_out if row["duplicate_of"]} - removed_keys
         if dataset.row_number(key) is not None
     )
-    return Removed(manifest, samples, rewritten, tuple(sorted(copies)), tuple(remaining), clean)
+    others = tuple(sorted(copies)), tuple(sorted(overlapping))
+    return Removed(manifest, samples, rewritten, *others, tuple(remaining), clean)
 
 
 def _named(table: pa.Table, removals: Sequence[Removal]) -> Mask:
@@ -218,25 +228,59 @@ def _is_in(column: pa.ChunkedArray, values: pa.Array) -> Mask:
     return _mask(pc.is_in(column, value_set=values))
 
 
-def _keys_and_copies(dataset: Dataset, requested: Sequence[Removal]) -> tuple[pa.Array, dict[str, Row]]:
-    """Return the keys of all removed clips, and a row of each copy or duplicate in other sources, by key."""
+def _keys_and_copies(
+    dataset: Dataset, requested: Sequence[Removal]
+) -> tuple[pa.Array, dict[str, Row], set[str]]:
+    """Return what a take-down removes.
+
+    Returns:
+        The keys of all removed clips; a row of each copy or duplicate in other sources, by key; and the keys of clips
+        that overlap removed ones, as listed segments do.
+    """
     keys: set[str] = set()
     for table in dataset.table_parts("accounting", ("source", "key")):
         removed_samples = table.filter(pa.array(_named(table, requested)))
         keys |= set(removed_samples.column("key").drop_null().to_pylist())
     copies: dict[str, Row] = {}
+    overlapping: set[str] = set()
+    spanned = pa.array([removal.key for removal in requested], pa.string()).drop_null()
     while True:
         all_keys = pa.array(sorted(keys), pa.string())
         near = [
             row
             for table in dataset.table_parts("accounting", _OF_COPIES)
             for row in to_rows(table.filter(pa.array(_near(table, requested, all_keys))))
+            if row["key"] not in overlapping
         ]
         more = {row["key"]: row for row in near if row["key"] not in copies}
-        if not more:
-            return all_keys, copies
         copies |= more
-        keys |= more.keys()
+        spanned = pa.concat_arrays([spanned, pa.array(more, pa.string())])
+        beside = set(_overlapping(dataset, spanned)) - keys - more.keys() if len(spanned) else set()
+        if not more and not beside:
+            return all_keys, copies, overlapping
+        overlapping |= beside
+        keys |= more.keys() | beside
+
+
+def _overlapping(dataset: Dataset, keys: pa.Array) -> Iterator[str]:
+    """Yield the keys of samples that show seconds of some samples, in the same source or in one of the same bytes.
+
+    The index has their spans; the accounting counts seconds that clips share once, as those of the first.
+    """
+    columns = {name: dataset.column(name) for name in _OF_SPANS}
+    spans: dict[str, list[RemovedSpan]] = defaultdict(list)
+    for row in _rows(columns, _is_in(columns["key"], keys)):
+        for name in {row["source"], row["source_sha256"]} - {""}:
+            spans[name].append(_span_of(row))
+    named = pa.array(list(spans), pa.string())
+    for row in _rows(columns, _is_in(columns["source"], named) | _is_in(columns["source_sha256"], named)):
+        removed = spans.get(row["source"], []) + spans.get(row["source_sha256"], [])
+        if any(overlap(span, row["start_s"], row["end_s"]) for span in removed):
+            yield row["key"]
+
+
+def _rows(columns: Mapping[str, pa.ChunkedArray], mask: Mask) -> list[Row]:
+    return to_rows(pa.table({name: values.filter(pa.array(mask)) for name, values in columns.items()}))
 
 
 def _near(accounting: pa.Table, requested: Sequence[Removal], keys: pa.Array) -> Mask:
@@ -249,8 +293,17 @@ def _near(accounting: pa.Table, requested: Sequence[Removal], keys: pa.Array) ->
 
 def _of_copy(row: Row, removal: Removal) -> Removal:
     reason = f"a copy of what was {take_down_reason(removal)}"
-    span = RemovedSpan(source=row["source"], start_s=row["start_s"], end_s=row["end_s"])
-    return Removal(key=row["key"], date=removal.date, reason=reason, samples=0, span=span)
+    return Removal(key=row["key"], date=removal.date, reason=reason, samples=0, span=_span_of(row))
+
+
+def _of_overlapping(key: str, removal: Removal, samples: int) -> Removal:
+    """Return the take-down of a clip that shows removed seconds; what else it shows may stay in other clips."""
+    reason = f"shows seconds of what was {take_down_reason(removal)}"
+    return Removal(key=key, date=removal.date, reason=reason, samples=samples)
+
+
+def _span_of(row: Row) -> RemovedSpan:
+    return RemovedSpan(source=row["source"], start_s=row["start_s"], end_s=row["end_s"])
 
 
 def _span(left_out: list[Row], removed_rows: list[Row], key: str | None) -> RemovedSpan | None:

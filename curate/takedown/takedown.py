@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from reelweave.curate.ledger.records import Record
-from reelweave.loader.dataset import Removal
+from reelweave.loader.dataset import Removal, RemovedSpan
 from reelweave.loader.dataset.manifest import REMOVAL_STAGE
 
 STAGE = REMOVAL_STAGE
@@ -58,10 +58,14 @@ class TakeDowns:
         for name in (record.source, record.source_sha256):
             span_removals += self._spans.get(name, [])
         for removal in span_removals:
-            span = removal.span
-            if span and min(span.end_s, record.end_s) - max(span.start_s, record.start_s) > _TOUCHING_S:
+            if removal.span and overlap(removal.span, record.start_s, record.end_s):
                 return removal
         return None
+
+
+def overlap(span: RemovedSpan, start_s: float, end_s: float) -> bool:
+    """Return whether a removed span shares seconds of its source with another span."""
+    return min(span.end_s, end_s) - max(span.start_s, start_s) > _TOUCHING_S
 
 
 def take_down_reason(removal: Removal) -> str:

@@ -37,7 +37,7 @@ def make_sample(key: str, clip: bytes, frames: int, size: tuple[int, int]) -> Sa
         "caption": f"the caption of {key}",
         "caption_source": "none",
         "source": f"raw/{key}.mp4",
-        "source_sha256": "ab" * 32,
+        "source_sha256": hashlib.sha256(key.encode()).hexdigest(),
         "start_s": 0.0,
         "end_s": frames / 25,
         "scores": {},

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from reelweave.loader.errors import UsageError
 from reelweave.loader.storage import open_storage
+from reelweave.loader.text import counted
 from reelweave.pipelines.configuration.storage_options import add_storage_arguments, storage_config
 from reelweave.pipelines.terminal.console import print_json, stdout
 
@@ -65,6 +66,7 @@ def run(options: argparse.Namespace) -> int:
                 "samples_left": done.manifest.totals.samples,
                 "revision": done.manifest.revision,
                 "copies_removed": list(done.copies),
+                "overlapping_removed": list(done.overlapping),
                 "duplicates_left": list(done.left),
                 "older_versions_removed": done.clean,
                 "unknown_keys": list(done.unknown),
@@ -73,8 +75,8 @@ def run(options: argparse.Namespace) -> int:
         )
         return 0
     stdout().print(
-        f"removed {done.samples} samples; {done.shards_rewritten} shards rewritten,"
-        f" {done.manifest.totals.samples} samples left (revision {done.manifest.revision})",
+        f"removed {counted(done.samples, 'sample')}; {counted(done.shards_rewritten, 'shard')} rewritten,"
+        f" {counted(done.manifest.totals.samples, 'sample')} left (revision {done.manifest.revision})",
         markup=False,
         soft_wrap=True,
     )
@@ -86,11 +88,18 @@ def run(options: argparse.Namespace) -> int:
 def _notes(done: "Removed") -> Iterator[str]:
     if done.unknown:
         some = ", ".join(done.unknown[:3]) + (", ..." if len(done.unknown) > 3 else "")
-        yield f"{len(done.unknown)} keys of the list are those of no sample: {some}"
+        what = counted(len(done.unknown), "key of the list is that", "keys of the list are those")
+        yield f"{what} of no sample: {some}"
     if done.foreign:
         yield "the tars are those of others and were not changed: the bytes of these samples remain in them"
     if done.copies:
-        yield f"with it went {len(done.copies)} copies that were no samples: {', '.join(done.copies)}"
+        what = counted(len(done.copies), "copy that was no sample", "copies that were no samples")
+        yield f"with it went {what}: {', '.join(done.copies)}"
+    if done.overlapping:
+        yield (
+            f"with it went {counted(len(done.overlapping), 'clip that shows', 'clips that show')} some of the same"
+            f" seconds: {', '.join(done.overlapping)}"
+        )
     if done.left:
         yield (
             f"it was a duplicate of samples that are still here: {', '.join(done.left)};"

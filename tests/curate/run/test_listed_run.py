@@ -33,6 +33,7 @@ from tests.warm import Warm
 
 SIZE = 160, 128
 BOAT, KITE, LAKE = "A boat, slowly.", "A kite above it.", "The lake at night."
+FAR = "Far away."
 DEDUP_OFF = {"dedup": {"perceptual": {"enabled": False}}}
 LISTED = config(**DEDUP_OFF)
 
@@ -150,7 +151,7 @@ def test_overlapping_segments_become_a_clip_each_and_seconds_are_counted_once(
     raw: Path, tmp_path: Path
 ) -> None:
     """As ActivityNet's dense captions do."""
-    spans = {BOAT: [0.5, 2.52], KITE: [1.0, 3.0], LAKE: [0.2, 7.0]}
+    spans = {BOAT: [0.5, 2.52], KITE: [1.0, 3.0], LAKE: [0.2, 7.0], FAR: [3.52, 5.52]}
     rows = {"timestamps": list(spans.values()), "sentences": list(spans)}
     path = raw / "overlapping.json"
     path.write_text(json.dumps({"a.mp4": rows}))
@@ -162,6 +163,7 @@ def test_overlapping_segments_become_a_clip_each_and_seconds_are_counted_once(
         BOAT: [0.52, 2.52],
         KITE: [1.0, 3.0],
         LAKE: [0.2, 7.0],
+        FAR: [3.52, 5.52],
     }
     accounted = accounts(out, "a.mp4")
     assert_whole(accounted, 7.2)
@@ -176,12 +178,21 @@ def test_overlapping_segments_become_a_clip_each_and_seconds_are_counted_once(
     assert clips(alone)[KITE].data == found[KITE].data
 
     removal = Removal(key=found[KITE].row["key"], date="2026-11-28", reason="asked", samples=0)
-    remove(open_storage(out), removal)
-    assert clips(out).keys() == {BOAT, LAKE}
+    done = remove(open_storage(out), removal)
+    # Clips that show the same seconds go at once, as the next run would leave them out.
+    assert set(done.overlapping) == {found[caption].row["key"] for caption in (BOAT, LAKE)}
+    assert done.samples == 3
+    assert clips(out).keys() == {FAR}
     assert verify(open_storage(out)).problems == []
     make(path, out, config(**DEDUP_OFF, **keep, filters={"min_duration_s": 1.5}), update=True)
-    gone = [row for row in accounts(out, "a.mp4") if row["key"]]  # clips that hold what was taken down
-    assert [row["reason"] for row in gone] == ["taken down on 2026-11-28: asked"] * 3
+    assert clips(out).keys() == {FAR}
+    down = "taken down on 2026-11-28: asked"
+    reasons = {row["key"]: row["reason"] for row in accounts(out, "a.mp4") if row["key"]}
+    assert {caption: reasons[found[caption].row["key"]] for caption in (KITE, BOAT, LAKE)} == {
+        KITE: down,
+        BOAT: f"shows seconds of what was {down}",
+        LAKE: f"shows seconds of what was {down}",
+    }
 
 
 def test_each_clip_has_the_caption_and_the_columns_of_its_own_row(made: Path) -> None:

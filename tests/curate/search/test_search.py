@@ -34,7 +34,7 @@ def sample(number: int, clip: bytes, vector: np.ndarray | None) -> Sample:
         "caption": f"[bold]clip[/bold] number {number}",
         "caption_source": "input",
         "source": f"raw/{number}.mp4",
-        "source_sha256": "ab" * 32,
+        "source_sha256": f"{number:064x}",
         "start_s": 0.0,
         "end_s": 0.48,
         "scores": {},

@@ -24,7 +24,10 @@ def removal(**what: str) -> Removal:
 def folder(tmp_path: Path) -> Path:
     samples = [
         make_sample(
-            number, source=f"raw/{number % 3}.mp4", start_s=float(number // 3), end_s=float(number // 3) + 1
+            number,
+            source=f"raw/{number % 3}.mp4",
+            start_s=float(number // 3),
+            end_s=float(number // 3) + 1,
         )
         for number in range(9)
     ]
@@ -51,6 +54,24 @@ def test_one_sample_goes_and_only_its_shard_changes(folder: Path) -> None:
     rows = {row["key"]: row for row in open_dataset(folder).accounting.to_pylist()}
     assert rows[gone.row["key"]]["state"] == "filtered"
     assert "taken down on 2026-11-21: on request" in rows[gone.row["key"]]["reason"]
+
+
+def test_clips_of_the_same_bytes_under_another_name_that_show_the_same_seconds_go_with_it(
+    tmp_path: Path,
+) -> None:
+    spans = {1: ("a.mp4", 0.0, 2.0), 2: ("b.mp4", 1.0, 2.5), 3: ("b.mp4", 2.5, 4.0), 4: ("c.mp4", 0.0, 2.0)}
+    samples = [
+        make_sample(
+            number, source=source, source_sha256=f"{source == 'c.mp4':064x}", start_s=start_s, end_s=end_s
+        )
+        for number, (source, start_s, end_s) in spans.items()
+    ]
+    folder = write(tmp_path / "dataset", samples)
+    keys = {number: make_sample(number).row["key"] for number in spans}
+    done = remove(open_storage(folder), removal(key=keys[1]))
+    assert (done.samples, done.overlapping, done.copies) == (2, (keys[2],), ())
+    assert sorted(row["key"] for row in open_dataset(folder).index.to_pylist()) == sorted([keys[3], keys[4]])
+    assert verify(open_storage(folder)).problems == []
 
 
 def test_a_shard_written_anew_replaces_no_other_however_many_there_are(tmp_path: Path) -> None:

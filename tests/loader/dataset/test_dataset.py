@@ -20,6 +20,7 @@ from tests.thorough import thorough
 
 def make_sample(number: int, caption: str = "a red kite over the sea", **changes: object) -> Sample:
     clip = np.random.default_rng(number).bytes(3000 + 517 * number)
+    source = str(changes.get("source", f"raw/kite {number}.mp4"))
     row = {
         "key": hashlib.sha256(str(number).encode()).hexdigest()[:20],
         "frames": 25 + number,
@@ -30,8 +31,8 @@ def make_sample(number: int, caption: str = "a red kite over the sea", **changes
         "text_tokens": 6,
         "caption": caption,
         "caption_source": "sidecar:kite.txt",
-        "source": f"raw/kite {number}.mp4",
-        "source_sha256": "ab" * 32,
+        "source": source,
+        "source_sha256": hashlib.sha256(source.encode()).hexdigest(),
         "start_s": 0.0,
         "end_s": (25 + number) / 25,
         "scores": {"short_side_px": 128.0, "duration_s": (25 + number) / 25},

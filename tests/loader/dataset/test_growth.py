@@ -75,7 +75,8 @@ def test_samples_that_come_count_once_in_the_epoch_and_those_that_go_no_more(
     trained, waiting = sorted(seen)[0], sorted(before.row_numbers.keys() - seen.keys())[0]
     # The new keys lie between the old ones, so that every row has another number.
     named = [(f"key{number:02}b", sample) for number, sample in enumerate(samples[:3])]
-    new = [replace(sample, row={**sample.row, "key": key, "source": key}) for key, sample in named]
+    other = {"source_sha256": "0" * 64}
+    new = [replace(sample, row={**sample.row, "key": key, "source": key, **other}) for key, sample in named]
     add(growing, new)
     take_down(growing, trained)
     second, state = run_steps(take_down(growing, waiting), settings, 1, state, 1)

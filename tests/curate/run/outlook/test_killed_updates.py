@@ -10,8 +10,9 @@ import pytest
 
 from reelweave.curate.config import SourceStageConfig
 from reelweave.curate.cut import encode
+from reelweave.curate.ledger.ledger import Ledger
 from reelweave.curate.run.curate import curate
-from reelweave.loader.dataset import verify
+from reelweave.loader.dataset import open_dataset, verify
 from reelweave.loader.storage import open_storage
 from tests.curate.run.test_run import SMALL_WORDS, config, published
 from tests.media import write_video
@@ -144,3 +145,39 @@ def test_a_redo_that_did_not_publish_is_said(warm: Warm, raw: Path, older: Path,
     assert published(out).keys() == published(older).keys() | {
         name for name in published(out) if name.startswith("shards/")
     }
+
+
+@pytest.mark.parametrize("behind", but([REDONE[2], REDONE[5]], [*REDONE[2:4], *REDONE[5:8]]))
+def test_a_take_down_between_an_interrupted_redo_and_its_repeat_holds(
+    warm: Warm, raw: Path, older: Path, redone: dict[str, bytes], tmp_path: Path, behind: str
+) -> None:
+    out = Path(shutil.copytree(older, tmp_path / "dataset"))
+    command = ("curate", str(raw), "--out", str(out), *SMALL_WORDS)
+    assert warm.start(*command, *REDO, killed_behind=behind).ended()[0] == -signal.SIGKILL
+    rows = open_dataset(out).index.to_pylist()
+    gone = rows[0]
+    status, said = warm.start("remove", str(out), "--key", gone["key"], "--reason", "asked").ended()
+    assert status == 0, said
+    status, said = warm.start(*command, *REDO).ended()
+    assert status == 0, said
+    dataset = open_dataset(out)
+    assert verify(dataset.storage).problems == []
+    (tmp_path / "redone").mkdir()
+    for name, data in redone.items():
+        (tmp_path / "redone" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "redone" / name).write_bytes(data)
+    expected = {row["sha256"] for row in open_dataset(tmp_path / "redone").index.to_pylist()}
+    made = {(row["source"], row["start_s"]): row["sha256"] for row in dataset.index.to_pylist()}
+    assert len(made) == len(rows) - 1
+    assert (gone["source"], gone["start_s"]) not in made
+    assert set(made.values()) < expected  # all others are those of this version
+    [down] = [row for row in dataset.accounting.to_pylist() if "taken down" in (row["reason"] or "")]
+    assert (down["source"], down["start_s"]) == (gone["source"], gone["start_s"])
+    ledger = Ledger(dataset.storage)
+    lost = expected - set(made.values())
+    assert not [clip for clip in ledger.staged_clips() if any(clip.endswith(sha[:16]) for sha in lost)]
+    assert not any(
+        gone["key"] in path for path in (info.path for info in dataset.storage.list(".ledger/clips/"))
+    )
+    status, said = warm.start(*command, "--update").ended()
+    assert (status, said.count("ended before it published")) == (0, 0), said
