@@ -9,7 +9,7 @@ loading.
 
 import pickle
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,8 @@ Floats = NDArray[np.float32]
 
 class AestheticConfig(Settings):
     """Score ``aesthetic``, about 1 to 10; needs embed.backend=open_clip with the CLIP model of the head."""
+
+    REVISION: ClassVar[int] = 0
 
     weights: str | None = Field(
         None, description="weights of the aesthetic head, .safetensors or .pth; empty: no aesthetic score"

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from reelweave.curate.config import CurateConfig
 from reelweave.curate.ledger.ledger import LEDGER, Ledger, digest_of
-from reelweave.curate.ledger.redo import begin_redo, end_redo, is_redone
+from reelweave.curate.ledger.redo import begin_redo, end_redo
 from reelweave.curate.run.driver import Driver
 from reelweave.curate.run.outlook.work import may_be_older, sentences, work_of
 from reelweave.curate.run.reference_sets import fingerprints
@@ -199,7 +199,7 @@ def _curate(
     ledger, dataset, settings = request.ledger, request.dataset, request.config
     same = dataset is not None and not change.retry_failed and _equal(dataset.manifest.config, settings)
     if dataset is not None and same:
-        older = (*_older(request, config), *_unfinished(ledger, dataset))
+        older = _older(request, config)
         if not (change.redo_older and older):
             settle(dataset)
             _tidy(ledger, dataset, config)
@@ -261,13 +261,6 @@ def _older(request: Asked, config: CurateConfig) -> tuple[str, ...]:
         return ()
     state = CurationState(config, request.ledger, request.sources, request.dataset, request.models)
     return sentences(work_of(state, None, redo_older=False))
-
-
-def _unfinished(ledger: Ledger, dataset: Dataset) -> tuple[str, ...]:
-    """Return a sentence where results of a dataset were made anew and the run ended before it published them."""
-    if not is_redone(ledger, dataset.manifest.revision):
-        return ()
-    return ("a run with --redo-older ended before it published what it made anew; --redo-older publishes it",)
 
 
 def _rejected(clips: pa.Table) -> pa.Array:

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from reelweave.curate.config import CurateConfig, SourceStageConfig, config_digest, earlier_digests
 from reelweave.curate.filters.measure import ADDED
 from reelweave.curate.ledger.ledger import RUN, Ledger
+from reelweave.curate.ledger.redo import is_redone
 from reelweave.curate.run.outlook.measuring import wants_scores
 from reelweave.curate.run.shard import revisions_of
 from reelweave.curate.run.state import CurationState
@@ -29,7 +30,8 @@ class Work:
     Attributes:
         what: "older" (sources that an earlier revision of the code cut), "scores" (clips that lack some), "cut"
             (another configuration of the cut), "new" (sources without a result), the name of a stage over clips
-            ("older STAGE" for results by an earlier revision), "dedup" or "shard" (decided by an earlier revision).
+            ("older STAGE" for results by an earlier revision), "dedup" or "shard" (decided by an earlier revision),
+            "redone" (made anew by a run that did not publish it).
         sources: Number of sources.
         clips: Number of clips that earlier runs cut from them.
         clip_s: Seconds of these clips.
@@ -49,9 +51,10 @@ class Work:
 
 def may_be_older(ledger: Ledger, config: CurateConfig, dataset: Dataset) -> bool:
     """Return whether a dataset may hold results of earlier versions of the code; cheap to ask."""
-    revised = (config.captions, config.embed, config.text_embed)
+    revised = (config.captions, config.embed, config.aesthetic, config.text_embed)
     return (
         bool(ADDED)
+        or is_redone(ledger, dataset.manifest.revision)
         or any(part.REVISION for part in revised)
         or config.revisions() != revisions_of(dataset)
         or not earlier_digests(config.source_stage()).keys().isdisjoint(ledger.fingerprints(CUT))
@@ -70,7 +73,20 @@ def work_of(state: CurationState, before: Mapping[str, Any] | None, redo_older: 
     if before is not None:
         pending += [*_sources(state, before), *_stages(state)]
     changes = before is not None and next(differences(before, state.config.content()), None) is not None
-    return [*pending, *_decided(state, redo_older, changes or any(work.now for work in pending))]
+    publishes = changes or any(work.now for work in pending)
+    return [*_redone(state, redo_older or publishes), *pending, *_decided(state, redo_older, publishes)]
+
+
+def _redone(state: CurationState, publishes: bool) -> Iterator[Work]:
+    """Yield what a run with ``redo_older`` made anew and did not publish."""
+    dataset = state.dataset
+    if dataset is None or not is_redone(state.ledger, dataset.manifest.revision):
+        return
+    totals = dataset.manifest.totals
+    sentence = "a run with --redo-older ended before it published what it made anew; " + (
+        "this publishes it" if publishes else "--redo-older publishes it"
+    )
+    yield Work("redone", totals.sources, totals.samples, totals.duration_s, None, publishes, sentence)
 
 
 def _older(state: CurationState, redo: bool) -> Iterator[Work]:

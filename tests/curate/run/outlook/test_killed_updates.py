@@ -12,6 +12,7 @@ from reelweave.curate.config import SourceStageConfig
 from reelweave.curate.cut import encode
 from reelweave.curate.ledger.ledger import Ledger
 from reelweave.curate.run.curate import curate
+from reelweave.curate.run.sample_run import forecast_update
 from reelweave.loader.dataset import open_dataset, verify
 from reelweave.loader.storage import open_storage
 from tests.curate.run.test_run import SMALL_WORDS, config, published
@@ -142,6 +143,13 @@ def test_a_redo_that_did_not_publish_is_said(warm: Warm, raw: Path, older: Path,
     for words in ((), ("--update",)):
         status, said = warm.start(*command, *words).ended()
         assert (status, said.count("a run with --redo-older ended before it published")) == (0, 1), said
+    status, said = warm.start(*command, "--update", "--forecast").ended()
+    assert (status, said) == (0, "")
+    [work] = forecast_update([str(raw)], str(out), config())
+    assert (work.what, work.now) == ("redone", False)
+    assert [
+        (one.what, one.now) for one in forecast_update([str(raw)], str(out), config(), redo_older=True)
+    ] == [("redone", True)]
     assert published(out).keys() == published(older).keys() | {
         name for name in published(out) if name.startswith("shards/")
     }

@@ -4,7 +4,9 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from reelweave.curate.caption import CaptionConfig
 from reelweave.curate.config import (
@@ -17,6 +19,7 @@ from reelweave.curate.config import (
 from reelweave.curate.dedup import DedupConfig
 from reelweave.curate.filters.measure import ADDED
 from reelweave.curate.ledger.ledger import Ledger
+from reelweave.curate.models.aesthetic import AestheticConfig
 from reelweave.curate.models.embed import EmbedConfig
 from reelweave.curate.models.text_embed import TextEmbedConfig
 from reelweave.curate.run.curate import curate
@@ -211,6 +214,7 @@ def test_a_score_of_a_later_version_is_counted_and_measured_when_asked_for(
 STAGES = {
     "captions": CaptionConfig,
     "embed": EmbedConfig,
+    "aesthetic": AestheticConfig,
     "text_embed": TextEmbedConfig,
     "dedup": DedupConfig,
     "shard": ShardConfig,
@@ -219,9 +223,11 @@ STAGES = {
 
 def asked_of(stage: str, folder: Path) -> CurateConfig:
     """A configuration with the stage, and the model that it needs."""
-    if stage == "embed":
-        model = str(tiny_open_clip(folder))
-        return config(embed={"backend": "open_clip", "model": model, "device": "cpu"})
+    if stage in ("embed", "aesthetic"):
+        embed = {"backend": "open_clip", "model": str(tiny_open_clip(folder, width=16)), "device": "cpu"}
+        head = str(folder / "head.safetensors")
+        save_file({"weight": np.ones((1, 16), np.float32), "bias": np.zeros(1, np.float32)}, head)
+        return config(embed=embed, **({"aesthetic": {"weights": head}} if stage == "aesthetic" else {}))
     if stage == "text_embed":
         return config(text_embed={"model": str(tiny_text_encoder(folder, "t5")), "device": "cpu"})
     return config()
@@ -231,12 +237,13 @@ def work_json(raw: Path, made: Path, changes: CurateConfig, redo: bool) -> list[
     return forecast_update([str(raw)], str(made), changes, redo_older=redo) or []
 
 
-@pytest.mark.parametrize("stage", but(["embed", "shard"], STAGES))
+@pytest.mark.parametrize("stage", but(["aesthetic", "shard"], STAGES))
 def test_another_version_of_a_stage_is_said_and_redone_when_asked_for(
     raw: Path, tmp_path: Path, opened: Opened, monkeypatch: pytest.MonkeyPatch, stage: str
 ) -> None:
     (tmp_path / "model").mkdir()
     made, kind, asked = tmp_path / "dataset", STAGES[stage], asked_of(stage, tmp_path / "model")
+    stage = "embed" if stage == "aesthetic" else stage  # which measures it
     curate([str(raw)], str(made), asked)
     opened.paths.clear()
     before, same = tree(made), {(row["key"], row["sha256"]) for row in samples(made)}
