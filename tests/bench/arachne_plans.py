@@ -29,8 +29,8 @@ from reelweave.train.cascade.planners.plan import plan
 from reelweave.train.cascade.problem import Problem
 from reelweave.train.cascade.schedule import Schedule
 from reelweave.train.cascade.scheduling.bound import lower_bound
-from reelweave.train.cascade.scheduling.check import violations
 from tests.bench.planners import heading, percent, prepared, row
+from tests.train.cascade.check import violations
 
 OTHERS = ("static-sp4", "static-sp8", "static-sp16", "static-lpt", "flexsp", "genetic", "sweep")
 RECORDED = ("recorded", "divided")

@@ -19,13 +19,13 @@ from reelweave.train.cascade.online.measurements import MeasurementWindow, measu
 from reelweave.train.cascade.paper.cases import DEGREES, drawn_at_720p
 from reelweave.train.cascade.paper.simulate import Noise, execute
 from reelweave.train.cascade.placement.mapper import place
-from reelweave.train.cascade.placement.slack import least_slack_first
 from reelweave.train.cascade.placement.topology import PRESETS
 from reelweave.train.cascade.planners.plan import plan
 from reelweave.train.cascade.problem import Module, Problem
 from reelweave.train.cascade.schedule import Schedule
 from reelweave.train.cascade.scheduling.schedule_graph import ScheduleGraph
 from reelweave.train.config.cascade import CorrectionConfig
+from tests.train.cascade.slack import least_slack_first
 
 CASES = ((4, 16), (16, 64), (64, 256), (16, 16), (64, 64))
 CONFIG = CorrectionConfig()

@@ -18,7 +18,7 @@ from reelweave.train.cascade.planners.by_name import PLANNERS
 from reelweave.train.cascade.planners.plan import plan
 from reelweave.train.cascade.problem import Problem
 from reelweave.train.cascade.scheduling.bound import lower_bound
-from reelweave.train.cascade.scheduling.check import violations
+from tests.train.cascade.check import violations
 from tests.train.cascade.planners.problems import random_problem
 
 CASES = ((4, 16), (16, 64), (64, 256), (256, 1024), (16, 16), (64, 64), (256, 256))

@@ -18,8 +18,8 @@ from reelweave.train.sampling.scalefusion.simulate import (
     choose,
     simulate,
 )
-from reelweave.train.sampling.scalefusion.verify import violations
 from tests.train.sampling.scalefusion.printed_scalefusion import printed
+from tests.train.sampling.scalefusion.verify import violations
 
 # Open-Sora 1.2, STDiT3-XL/2: pairs of blocks, width, heads; each block has attention, cross-attention and an MLP.
 PAIRS, WIDTH, HEADS = 28, 1152, 16

@@ -27,9 +27,9 @@ from reelweave.train.sampling.scalefusion.measure import measure_costs
 from reelweave.train.sampling.scalefusion.runner import ScaleFusion
 from reelweave.train.sampling.scalefusion.schedule import DEFAULT, DSP, Slicing
 from reelweave.train.sampling.scalefusion.simulate import choose, simulate
-from reelweave.train.sampling.scalefusion.ulysses import UlyssesSTDiT
 from tests.bench import scalefusion as this_module
 from tests.train.ranks import Ranks
+from tests.train.sampling.scalefusion.ulysses import UlyssesSTDiT
 
 MODEL = STDiTConfig(hidden=192, heads=4, layers=4)
 FRAMES, ROWS = 16, 20

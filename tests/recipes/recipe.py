@@ -80,7 +80,11 @@ class Code:
 
     def run(self, *command: str, **variables: str) -> subprocess.CompletedProcess[str]:
         """Run a Python module with the changed code, in its folder."""
-        environment: Mapping[str, str] = {**os.environ, "PYTHONPATH": str(self.home), **variables}
+        environment: Mapping[str, str] = {
+            **os.environ,
+            "PYTHONPATH": f"{self.home}{os.pathsep}{ROOT}",
+            **variables,
+        }
         return subprocess.run(
             [sys.executable, "-m", *command], capture_output=True, text=True, env=environment, cwd=self.home
         )

@@ -54,7 +54,7 @@ def test_a_planner(code: Code) -> None:
     (code.home / "check.py").write_text(
         "from reelweave.train.cascade.paper.cases import arachne\n"
         "from reelweave.train.cascade.planners.by_name import PLANNERS\n"
-        "from reelweave.train.cascade.scheduling.check import violations\n"
+        "from tests.train.cascade.check import violations\n"
         "assert violations(arachne(), PLANNERS['fastest'](arachne(), 0)) == []\n"
     )
     done = code.run("check")

@@ -11,7 +11,7 @@ from reelweave.train.cascade.placement.mapper import placed_cost
 from reelweave.train.cascade.placement.topology import PRESETS
 from reelweave.train.cascade.schedule import Schedule
 from reelweave.train.cascade.scheduling.bound import lower_bound
-from reelweave.train.cascade.scheduling.check import violations
+from tests.train.cascade.check import violations
 
 
 @pytest.fixture

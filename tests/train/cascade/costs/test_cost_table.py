@@ -7,7 +7,7 @@ from reelweave.train.cascade.paper.cost_table import read_cost_table
 from reelweave.train.cascade.paper.trace import TraceBatch
 from reelweave.train.cascade.planners.plan import plan
 from reelweave.train.cascade.problem import Module
-from reelweave.train.cascade.scheduling.check import violations
+from tests.train.cascade.check import violations
 
 SMALL = """module,batch,frames,degree,seconds,kind
 vae,1,13,1,4,measured

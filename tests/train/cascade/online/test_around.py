@@ -7,8 +7,8 @@ from reelweave.train.cascade.paper.cases import arachne, drawn_at_720p
 from reelweave.train.cascade.paper.simulate import Noise, execute
 from reelweave.train.cascade.planners.plan import plan
 from reelweave.train.cascade.rank_order import RankOrder
-from reelweave.train.cascade.scheduling.check import violations
 from tests.thorough import beyond
+from tests.train.cascade.check import violations
 from tests.train.cascade.planners.problems import random_problem
 
 

@@ -9,8 +9,8 @@ from reelweave.train.cascade.placement.mapper import by_number, place, placed_co
 from reelweave.train.cascade.placement.topology import PRESETS, Topology
 from reelweave.train.cascade.planners.plan import plan
 from reelweave.train.cascade.schedule import Schedule
-from reelweave.train.cascade.scheduling.check import violations
 from tests.thorough import beyond, thorough
+from tests.train.cascade.check import violations
 from tests.train.cascade.placement.placements import best_cost, cost, drawn
 
 SMALL = Topology(

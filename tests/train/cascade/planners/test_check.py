@@ -3,7 +3,7 @@ import pytest
 
 from reelweave.train.cascade.problem import Cascade, Module, Problem
 from reelweave.train.cascade.schedule import Run, Schedule
-from reelweave.train.cascade.scheduling.check import violations
+from tests.train.cascade.check import violations
 
 TEXT, VAE, DIT = Module
 

@@ -8,10 +8,10 @@ from reelweave.train.cascade.planners.exact import exact, tightened
 from reelweave.train.cascade.planners.plan import plan
 from reelweave.train.cascade.problem import Module, Problem
 from reelweave.train.cascade.scheduling.bound import lower_bound
-from reelweave.train.cascade.scheduling.check import violations
 from reelweave.train.cascade.scheduling.serial import MODULES, CascadeTable, Cells, SerialScratch, lay
 from reelweave.train.cascade.scheduling.static import best_static
 from tests.thorough import beyond
+from tests.train.cascade.check import violations
 from tests.train.cascade.planners.problems import random_problem
 from tests.train.cascade.planners.tables import drawn_from_a_table
 

@@ -10,10 +10,10 @@ from reelweave.train.cascade.paper.cases import DEGREES, arachne, drawn_at_720p
 from reelweave.train.cascade.planners.plan import plan
 from reelweave.train.cascade.problem import Cascade, Module, Problem
 from reelweave.train.cascade.schedule import Run, Schedule
-from reelweave.train.cascade.scheduling.check import violations
 from reelweave.train.cascade.scheduling.in_blocks import onto_menu
 from reelweave.train.cascade.scheduling.static import static
 from tests.thorough import but
+from tests.train.cascade.check import violations
 from tests.train.cascade.planners.problems import random_problem
 from tests.train.cascade.planners.tables import drawn_from_a_table
 

@@ -11,9 +11,9 @@ from reelweave.train.cascade.planners.plan import WORTH, plan
 from reelweave.train.cascade.problem import Module, Problem
 from reelweave.train.cascade.schedule import Schedule
 from reelweave.train.cascade.scheduling.bound import lower_bound
-from reelweave.train.cascade.scheduling.check import violations
 from reelweave.train.cascade.scheduling.serial import lay
 from reelweave.train.cascade.scheduling.static import best_static, static
+from tests.train.cascade.check import violations
 from tests.train.cascade.planners.problems import random_problem
 
 

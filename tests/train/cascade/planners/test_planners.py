@@ -9,8 +9,8 @@ from reelweave.train.cascade.planners.by_name import PLANNERS
 from reelweave.train.cascade.planners.plan import plan
 from reelweave.train.cascade.problem import Module, Problem
 from reelweave.train.cascade.scheduling.bound import lower_bound
-from reelweave.train.cascade.scheduling.check import violations
 from reelweave.train.cascade.scheduling.static import best_static
+from tests.train.cascade.check import violations
 from tests.train.cascade.planners.problems import random_problem
 
 FAST = [name for name in PLANNERS if name != "cp-sat"]

@@ -4,8 +4,8 @@ import pytest
 from reelweave.train.cascade.problem import Cascade, Module, Problem
 from reelweave.train.cascade.schedule import Schedule
 from reelweave.train.cascade.scheduling.assign_gpus import TimedCascade, assign_gpus
-from reelweave.train.cascade.scheduling.check import violations
 from reelweave.train.cascade.scheduling.serial import MEAN, MODULES, CascadeTable, Cells, SerialScratch, lay
+from tests.train.cascade.check import violations
 from tests.train.cascade.planners.problems import random_problem
 
 GPUS = 16

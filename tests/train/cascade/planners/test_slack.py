@@ -3,12 +3,12 @@ import pytest
 
 from reelweave.train.cascade.paper.cases import DEGREES, arachne
 from reelweave.train.cascade.paper.simulate import execute, needs
-from reelweave.train.cascade.placement.slack import least_slack_first, slack_s
 from reelweave.train.cascade.planners.plan import plan
 from reelweave.train.cascade.problem import Cascade, Module
 from reelweave.train.cascade.schedule import Run, Schedule
 from reelweave.train.cascade.scheduling.schedule_graph import ScheduleGraph
 from tests.train.cascade.placement.placements import drawn
+from tests.train.cascade.slack import least_slack_first, slack_s
 
 
 def test_slack_of_a_schedule_of_three():

@@ -12,11 +12,11 @@ from reelweave.train.cascade.costs.cost_model import CostModel, DiTCost, TextCos
 from reelweave.train.cascade.costs.vae_cost import FittedVAECost, UnitSeconds, VAECost
 from reelweave.train.cascade.planners.plan import plan
 from reelweave.train.cascade.problem import Module
-from reelweave.train.cascade.scheduling.check import violations
 from reelweave.train.cascade.training.clip_costs import MeasuredCosts, NominalCosts, read_costs
 from reelweave.train.cascade.training.step_problem import BatchShape, ClipShape, problem_of
 from reelweave.train.config.cascade import CascadeConfig
 from reelweave.train.models.bundle import Bundle
+from tests.train.cascade.check import violations
 from tests.train.clips import tiny_config
 
 COSTS = CostModel(

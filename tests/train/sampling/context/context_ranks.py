@@ -34,12 +34,12 @@ from reelweave.train.sampling.prediction.predictor import Conditions, ModelRunne
 from reelweave.train.sampling.ranks.mesh import SamplingMesh, SamplingRanks
 from reelweave.train.sampling.scalefusion.runner import ScaleFusion
 from reelweave.train.sampling.scalefusion.schedule import Slicing
-from reelweave.train.sampling.scalefusion.ulysses import UlyssesSTDiT
 from tests.train.clips import tiny_config
 from tests.train.comparison import relative
 from tests.train.parallel.wide import Wide
 from tests.train.published import CALLED, publish
 from tests.train.sampling.prediction import guidance_ranks
+from tests.train.sampling.scalefusion.ulysses import UlyssesSTDiT
 
 IMPORTED_FIRST = ("diffusers.models.transformers",)
 HEADS = 12  # divided by 2, 3 and 4 ranks

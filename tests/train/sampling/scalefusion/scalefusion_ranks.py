@@ -30,10 +30,10 @@ from reelweave.train.sampling.scalefusion.jagged import TokenDivision, pass_byte
 from reelweave.train.sampling.scalefusion.measure import MeasuredScaleFusion, measure_costs
 from reelweave.train.sampling.scalefusion.runner import ScaleFusion
 from reelweave.train.sampling.scalefusion.schedule import DEFAULT, DSP, Slicing
-from reelweave.train.sampling.scalefusion.ulysses import UlyssesSTDiT
 from tests.train.clips import BUCKETS, tiny_config
 from tests.train.comparison import relative
 from tests.train.parallel.context_ranks import random
+from tests.train.sampling.scalefusion.ulysses import UlyssesSTDiT
 
 # Ranks of a group are not its first ones, nor the world's, wherever they could be confused.
 GROUPS = {1: [2], 2: [1, 3], 3: [0, 2, 3], 4: [0, 1, 2, 3]}

@@ -15,8 +15,8 @@ from reelweave.train.sampling.scalefusion.schedule import (
     Wait,
     schedule,
 )
-from reelweave.train.sampling.scalefusion.verify import violations
 from tests.train.sampling.scalefusion.printed_scalefusion import printed
+from tests.train.sampling.scalefusion.verify import violations
 
 ALL = [
     Slicing(N_T, N_S, L_T, L_S)
