@@ -12,6 +12,7 @@ from reelweave.pipelines.cli import main
 from reelweave.train.checkpoint.saver import Checkpoints
 from reelweave.train.checkpoint.state import CheckpointState
 from reelweave.train.config.checkpoint import CheckpointConfig
+from reelweave.train.config.lora import LoraConfig
 from reelweave.train.config.optimizer import EmaConfig
 from reelweave.train.distributed.world import World
 from reelweave.train.loop.trainer import Trainer
@@ -93,6 +94,30 @@ def test_what_is_no_checkpoint_is_refused_and_nothing_is_written(tmp_path: Path,
     assert not out.exists()
 
 
+def test_an_export_of_adapters_says_where_their_scale_is(tmp_path: Path, capsys) -> None:
+    Trainer(tiny_config(2), ClipStream(), tmp_path / "base").run()
+    lora = LoraConfig(rank=2, alpha=8.0, checkpoint=str(tmp_path / "base"))
+    Trainer(tiny_config(2).model_copy(update={"lora": lora}), ClipStream(), tmp_path / "run").run()
+    capsys.readouterr()
+    assert main(["export", str(tmp_path / "run"), "--out", str(tmp_path / "out")]) == 0
+    assert "lora.alpha 8 / lora.rank 2 is multiplied into the matrices" in capsys.readouterr().err
+    file = tmp_path / "w.safetensors"
+    assert main(["export", str(tmp_path / "run"), "--out", str(file), "--json"]) == 0
+    said = capsys.readouterr()
+    assert "by our names and without the scale alpha / rank" in said.err
+    assert "adapters" not in json.loads(said.out)
+    assert main(["export", str(tmp_path / "run"), "--out", str(tmp_path / "merged"), "--merge"]) == 0
+    assert "lora.alpha" not in capsys.readouterr().err
+
+
+def test_a_folder_is_rounded_on_request(tmp_path: Path) -> None:
+    Trainer(tiny_config(2), ClipStream(), tmp_path / "run").run()
+    assert main(["export", str(tmp_path / "run"), "--out", str(tmp_path / "out"), "--dtype", "bfloat16"]) == 0
+    weights, saved = load_file(tmp_path / "out" / "model.safetensors"), tensors(tmp_path / "run", "model")
+    for name, weight in weights.items():
+        assert torch.equal(weight, saved[f"dit.{name}"].bfloat16())
+
+
 @pytest.mark.parametrize("group", ["ema", "model"])
 def test_a_model_of_ours_becomes_a_folder(tmp_path: Path, capsys, group: str) -> None:
     config = tiny_config(2).model_copy(update={"ema": EmaConfig(decay=0.5)})
@@ -121,7 +146,6 @@ def test_a_model_of_ours_becomes_a_folder(tmp_path: Path, capsys, group: str) ->
     ("more", "told"),
     [
         (("--out", "w.safetensors", "--merge"), "--merge"),
-        (("--out", "folder", "--dtype", "bfloat16"), "--dtype"),
         (("--out", "s3://bucket/folder"), "no local folder"),
     ],
 )

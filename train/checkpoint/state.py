@@ -12,8 +12,8 @@ from reelweave.loader.storage import Storage
 from reelweave.train.checkpoint.damage import damaged
 from reelweave.train.checkpoint.names import STATE, part
 
-FORMAT_VERSION = 5
-_READ_VERSIONS = (1, 2, 3, 4, 5)
+FORMAT_VERSION = 6
+_READ_VERSIONS = (1, 2, 3, 4, 5, 6)
 _CHECKSUMS_SINCE = 3
 MAX_STATE_BYTES = 16 << 20
 
@@ -30,6 +30,16 @@ class BaseWeights(Settings):
         return f"{self.name} (sha256 {self.sha256[:12]})"
 
 
+class FrozenPart(Settings):
+    """Published files that a run reads and does not train, which a checkpoint does not hold."""
+
+    name: str = Field(description="name on the hub or folder, as the configuration has it")
+    files: dict[str, str] = Field(
+        max_length=4096,
+        description="sha256 of each file by its path below name; of a config.json without authorship",
+    )
+
+
 class CheckpointState(Settings):
     """Content of ``state.json``, which marks a checkpoint as complete."""
 
@@ -42,6 +52,11 @@ class CheckpointState(Settings):
     )
     base: BaseWeights | None = Field(
         None, description="weights under the adapters; null: no adapters, or unknown, as before version 5"
+    )
+    frozen: dict[str, FrozenPart] | None = Field(
+        None,
+        max_length=16,
+        description="frozen parts by their key; null: unknown, as before version 6",
     )
     # Version 1 had one file for each of these two groups, written by rank 0.
     groups: list[str] = Field(

@@ -1,5 +1,7 @@
 """Configuration of checkpoints."""
 
+from typing import Literal
+
 from pydantic import Field, model_validator
 
 from reelweave.loader.settings import Settings
@@ -19,6 +21,12 @@ class CheckpointConfig(Settings):
         ge=0,
         description="longest wait of a step for the checkpoint before, seconds. If that is not written by then, as"
         " where storage stalls, the step's own checkpoint is left out",
+    )
+
+    changed_parts: Literal["refuse", "accept"] = Field(
+        "refuse",
+        description="what a resume does where files of a frozen part, such as the VAE, were replaced. accept: go on"
+        " with the new files and a warning; later checkpoints are of these",
     )
 
     @model_validator(mode="after")

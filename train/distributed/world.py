@@ -121,6 +121,10 @@ class World:
             tensor.detach().copy_(part.view_as(tensor))
 
 
+ALONE = World(0, 1, torch.device("cpu"))
+"""A process by itself."""
+
+
 @contextmanager
 def join(device: Literal["auto", "cpu", "cuda"], lost_after_s: float = 60.0) -> Iterator[World]:
     """Enter the world of this process: torchrun's (RANK is set), or a world of one.

@@ -16,7 +16,7 @@ from reelweave.loader.buckets.recalibrate import RecalibrateConfig, recalibrated
 from reelweave.loader.errors import RunError
 from reelweave.loader.storage import Storage, open_storage
 from reelweave.train.checkpoint.saver import Checkpoints
-from reelweave.train.checkpoint.state import BaseWeights, CheckpointState
+from reelweave.train.checkpoint.state import BaseWeights, CheckpointState, FrozenPart
 from reelweave.train.config.run import TrainConfig
 from reelweave.train.config.vae import VaeTrainConfig
 from reelweave.train.distributed.world import World
@@ -24,7 +24,7 @@ from reelweave.train.loop.logs.log import MetricLog
 from reelweave.train.loop.logs.metrics import StepMetrics
 from reelweave.train.loop.logs.scalars import open_scalars
 from reelweave.train.loop.processes import Processes, enter
-from reelweave.train.loop.resume import DATASETS, resume, seed_step
+from reelweave.train.loop.resume import DATASETS, Outside, resume, seed_step
 from reelweave.train.loop.task import TrainingTask
 from reelweave.train.measure.flops import utilisation
 from reelweave.train.measure.peak_flops import peak_flops_per_s
@@ -114,10 +114,11 @@ class TrainingLoop(ABC, Generic[Config]):
         self._stream, self._out = stream, out
         self._storage = checkpoints or open_storage(out / "checkpoints")
         self._base: BaseWeights | None = None
+        self._parts: dict[str, FrozenPart] = {}
 
     @abstractmethod
     def task(self, ranks: Ranks) -> TrainingTask:
-        """Build what is trained, and find the base weights of adapters; a collective."""
+        """Build what is trained, and find the base weights of adapters and the frozen parts; a collective."""
 
     def run(self) -> TrainResult:
         """Train alone, or as one of torchrun's processes, as `run_on` does."""
@@ -157,7 +158,8 @@ class TrainingLoop(ABC, Generic[Config]):
         config, world = self._config, processes.ranks.world
         total_steps = config.schedule.total_steps
         checkpoints = Checkpoints(self._storage, config.checkpoint, world, task.state())
-        done = resume(checkpoints, self._stream, config, self._base)
+        outside = Outside(self._base, self._parts)
+        done = resume(checkpoints, self._stream, config, outside)
         checkpoints.reserve()
         self._out.mkdir(parents=True, exist_ok=True)
         begins()
@@ -170,7 +172,7 @@ class TrainingLoop(ABC, Generic[Config]):
         ):
             log.say(_beginning(task.description, world, done, total_steps))
             task.start(done, log)
-            steps = _Steps(config, self._stream, processes, task, checkpoints, log, peak, self._base)
+            steps = _Steps(config, self._stream, processes, task, checkpoints, log, peak, outside)
             last = steps.run(done, profiler)
             if stopped := last < total_steps:
                 log.say(f"asked to stop: saved behind step {last}; the same command goes on from there")
@@ -205,12 +207,12 @@ class _Steps(Generic[Config]):
         checkpoints: Checkpoints,
         log: MetricLog,
         peak: float | None,
-        base: BaseWeights | None = None,
+        outside: Outside = Outside(),  # noqa: B008 - a tuple
     ) -> None:
         self._config: Config = config
         self._stream, self._task = stream, task
         self._world, self._interrupt = processes.ranks.world, processes.interrupt
-        self._checkpoints, self._log, self._peak, self._base = checkpoints, log, peak, base
+        self._checkpoints, self._log, self._peak, self._outside = checkpoints, log, peak, outside
         self._batches, self._clock, self._times = iter(stream), StepClock(self._world), RankTimes(self._world)
         self._nonfinite_steps = 0
         self._reads = NO_READS
@@ -332,7 +334,10 @@ class _Steps(Generic[Config]):
         if plans is not None:
             plans = {**plans, DATASETS: dataset_names_of(self._stream)}
         stream = dict(self._stream.state_dict())
-        return CheckpointState(step=step, stream=stream, config=config, plans=plans, base=self._base)
+        base, parts = self._outside
+        return CheckpointState(
+            step=step, stream=stream, config=config, plans=plans, base=base, frozen=dict(parts)
+        )
 
 
 def _finite(terms: Mapping[str, float]) -> dict[str, float]:

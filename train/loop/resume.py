@@ -2,7 +2,7 @@
 
 import hashlib
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from pydantic import BaseModel, ValidationError
@@ -11,6 +11,9 @@ from reelweave.loader.errors import UsageError
 from reelweave.loader.settings import differences, first_difference
 from reelweave.train.checkpoint.saver import Checkpoints
 from reelweave.train.checkpoint.state import BaseWeights, CheckpointState
+from reelweave.train.config.run import TrainConfig
+from reelweave.train.config.vae import VaeTrainConfig
+from reelweave.train.latents.frozen_parts import FrozenParts, check_parts
 from reelweave.train.sampling.trained.base import check_base
 from reelweave.train.step.batches import BatchStream, dataset_names_of, plan_keys_of
 
@@ -23,8 +26,23 @@ DATASETS = "datasets"
 _MOST_KEYS = 5
 
 
+class Outside(NamedTuple):
+    """What a run depends on and its checkpoints do not hold.
+
+    Attributes:
+        base: weights under the adapters; None: there are none.
+        parts: frozen parts by their key.
+    """
+
+    base: BaseWeights | None = None
+    parts: FrozenParts = {}  # noqa: RUF012 - never changed
+
+
 def resume(
-    checkpoints: Checkpoints, stream: BatchStream, config: BaseModel, base: BaseWeights | None = None
+    checkpoints: Checkpoints,
+    stream: BatchStream,
+    config: TrainConfig | VaeTrainConfig,
+    outside: Outside = Outside(),  # noqa: B008 - a tuple
 ) -> int:
     """Restore tensors and stream from the latest checkpoint; returns the number of finished steps, 0 without one.
 
@@ -32,10 +50,10 @@ def resume(
         checkpoints: the run's checkpoints.
         stream: this rank's microbatches.
         config: configuration of the run.
-        base: weights under the adapters; None: there are none.
+        outside: what the checkpoint must have been trained with.
 
     Raises:
-        UsageError: the checkpoint has another configuration, or adapters of other base weights.
+        UsageError: the checkpoint has another configuration, adapters of other base weights, or other frozen parts.
         RunError: the checkpoint is damaged.
     """
     state = checkpoints.latest()
@@ -46,7 +64,8 @@ def resume(
             f"{checkpoints.uri(state.step)} was made with another configuration: {differs}; "
             "resume with the old value, or train into another folder"
         )
-    check_base(checkpoints.uri(state.step), state.base, base)
+    check_base(checkpoints.uri(state.step), state.base, outside.base)
+    check_parts(checkpoints.uri(state.step), state.frozen, outside.parts, config.checkpoint.changed_parts)
     checkpoints.load_(state)
     try:
         stream.load_state_dict(state.stream)

@@ -7,14 +7,14 @@ from reelweave.train.checkpoint.folder import latest
 from reelweave.train.checkpoint.names import folder_of
 from reelweave.train.checkpoint.state import BaseWeights, read_checkpoint_state
 from reelweave.train.config.run import TrainConfig
-from reelweave.train.distributed.first_rank import on_first
+from reelweave.train.latents.frozen_parts import frozen_parts, read_parts
 from reelweave.train.loop.denoiser import DenoiserTask
 from reelweave.train.loop.evaluation import HeldOutEvaluation
 from reelweave.train.loop.loop import TrainingLoop
 from reelweave.train.loop.validation import Validation
 from reelweave.train.models.encoders.stored import StoredEncoders
 from reelweave.train.parallel.mesh import Ranks
-from reelweave.train.sampling.trained.base import base_weights, keep_base
+from reelweave.train.sampling.trained.base import base_weights, keep_base, read_base
 from reelweave.train.step.batches import BatchStream
 
 
@@ -47,16 +47,15 @@ class Trainer(TrainingLoop[TrainConfig]):
     def task(self, ranks: Ranks) -> DenoiserTask:
         config = self._config
         if config.lora is not None:
-            self._base = BaseWeights.model_validate(on_first(ranks.world, self._found_base))
+            self._base = read_base(ranks.world, self._read_base)
             config = keep_base(config, self._base)
+        self._parts = read_parts(ranks.world, lambda: frozen_parts(config))
         return DenoiserTask(
             config, ranks, self._stream, self._out, self._held_out, self._stored, self._validation
         )
 
-    def _found_base(self) -> dict[str, str]:
+    def _read_base(self) -> BaseWeights | None:
         """Return the base weights of adapters, those of the latest checkpoint if they are still there."""
         step = latest(self._storage)
         saved = read_checkpoint_state(self._storage, folder_of(step)).base if step else None
-        base = base_weights(keep_base(self._config, saved))
-        assert base is not None, "the run has adapters"
-        return base.model_dump()
+        return base_weights(keep_base(self._config, saved))

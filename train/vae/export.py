@@ -10,11 +10,12 @@ from reelweave.loader.errors import UsageError, first_line
 from reelweave.train.checkpoint.new_folder import check_new, new_folder
 from reelweave.train.checkpoint.weights import Weights
 from reelweave.train.config.vae import VaeTrainConfig
+from reelweave.train.latents.frozen_parts import check_parts, vae_parts
 from reelweave.train.vae.network import VideoVae
 from reelweave.train.vae.statistics import LatentStatistics, mean_and_deviation
 
 
-def export(saved: Weights, out: Path) -> None:
+def export(saved: Weights, out: Path, dtype: str | None = None) -> None:
     """Write OUT/config.json and diffusion_pytorch_model.safetensors, atomically.
 
     If the run measures statistics, the configuration holds those of the new latents. For Wan and Cosmos these
@@ -24,6 +25,7 @@ def export(saved: Weights, out: Path) -> None:
     Args:
         saved: weights of a checkpoint.
         out: new folder.
+        dtype: dtype that weights are rounded to, such as ``bfloat16``; None: keep theirs.
 
     Raises:
         UsageError: the folder exists or cannot be written, or the published VAE of the run is missing.
@@ -36,12 +38,15 @@ def export(saved: Weights, out: Path) -> None:
         raise UsageError(
             f"{saved.uri} describes a tokenizer that this version does not know: {first_line(error)}"
         ) from error
+    check_parts(saved.uri, saved.state.frozen, vae_parts(config, losses=False), "accept")
     vae = VideoVae(config.model, config.seed)
     saved.load_(vae.trained())
     if config.model.measures_statistics:
         statistics = LatentStatistics(vae.channels, torch.device("cpu"))
         saved.load_group_("latents", statistics.tensors)
         _tell(vae.vae, statistics.tensors)
+    if dtype is not None:
+        vae.vae.to(getattr(torch, dtype))
     with new_folder(out) as aside:
         vae.vae.save_pretrained(aside, safe_serialization=True)
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from reelweave.loader.errors import UsageError
 from reelweave.loader.storage import Storage
 from reelweave.train.config.vae import VaeTrainConfig
+from reelweave.train.latents.frozen_parts import read_parts, vae_parts
 from reelweave.train.loop.loop import TrainingLoop
 from reelweave.train.parallel.mesh import Ranks
 from reelweave.train.step.batches import BatchStream, ShapedStream
@@ -38,6 +39,7 @@ class VaeTrainer(TrainingLoop[VaeTrainConfig]):
     def task(self, ranks: Ranks) -> VaeTask:
         task = VaeTask(self._config, ranks.world, self._out, self._look)
         _check_shapes(self._stream, task.vae)
+        self._parts = read_parts(ranks.world, lambda: vae_parts(self._config))
         return task
 
 

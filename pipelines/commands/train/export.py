@@ -11,7 +11,7 @@ from typing import Any
 from reelweave.loader.errors import UsageError
 from reelweave.loader.storage import StorageConfig, open_object
 from reelweave.pipelines.configuration.storage_options import add_storage_arguments, storage_config
-from reelweave.pipelines.terminal.console import print_json, stdout
+from reelweave.pipelines.terminal.console import print_json, stderr, stdout
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dtype",
         choices=("float32", "bfloat16", "float16"),
-        help="type of the weights in a file (default: as stored)",
+        help="type that weights are rounded to at last (default: as stored)",
     )
     parser.add_argument(
         "--merge",
@@ -50,9 +50,12 @@ def run(options: argparse.Namespace) -> int:
         if options.merge:
             raise UsageError("--merge makes a whole model: give --out a folder, not a .safetensors file")
         exported = _file(options, config)
+        if exported.pop("adapters"):
+            _say(
+                f"{options.out} holds adapters alone, by our names and without the scale alpha / rank; what diffusers"
+                " and `reelweave sample --lora` read is a folder: leave .safetensors out of --out"
+            )
     else:
-        if options.dtype:
-            raise UsageError("--dtype is of a single file: give --out a name that ends with .safetensors")
         exported = _folder(options, config)
     if options.json:
         print_json({"out": options.out, **exported})
@@ -66,6 +69,10 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
+def _say(sentence: str) -> None:
+    stderr().print(sentence, markup=False, soft_wrap=True)
+
+
 def _file(options: argparse.Namespace, config: StorageConfig) -> dict[str, Any]:
     from reelweave.train.checkpoint.export import export
     from reelweave.train.checkpoint.weights import weights_of
@@ -73,7 +80,8 @@ def _file(options: argparse.Namespace, config: StorageConfig) -> dict[str, Any]:
     saved = weights_of(options.checkpoint, options.weights, config)
     target, path = open_object(options.out, config)
     exported = export(saved.storage, saved.folder, saved.state, saved.group, options.dtype, target, path)
-    return {"step": saved.state.step, "weights": saved.group, **exported._asdict()}
+    adapters = bool(saved.state.config.get("lora"))
+    return {"step": saved.state.step, "weights": saved.group, "adapters": adapters, **exported._asdict()}
 
 
 def _folder(options: argparse.Namespace, config: StorageConfig) -> dict[str, Any]:
@@ -94,9 +102,15 @@ def _folder(options: argparse.Namespace, config: StorageConfig) -> dict[str, Any
     if saved.state.config.get("kind") == "vae":
         if options.merge:
             raise UsageError("--merge is for adapters; a tokenizer has none")
-        export_vae(saved, out)
+        export_vae(saved, out, options.dtype)
         return {"step": saved.state.step, "weights": saved.group}
     with join("cpu") as world:
         trained = load_trained(options.checkpoint, world.device, options.weights, config)
-        export(trained, out, options.merge)
+        export(trained, out, options.merge, options.dtype)
+    lora = trained.config.lora
+    if lora is not None and not options.merge:
+        _say(
+            f"lora.alpha {lora.alpha:g} / lora.rank {lora.rank} is multiplied into the matrices, so the file says alpha"
+            f" {lora.rank}: adapters act at the same scale, also where a reader ignores alpha"
+        )
     return {"step": trained.step, "weights": trained.weights, "merged": options.merge}

@@ -242,7 +242,9 @@ def _model(options: argparse.Namespace, world: "World") -> "Trained":
     trained, storage = _first_model(options, world), storage_config(options)
     if trained.ranks is not None:
         return with_experts_on(trained, options.lora_2, options.checkpoint_2, options.weights, storage)
-    return with_experts(trained, world.device, options.lora_2, options.checkpoint_2, options.weights, storage)
+    return with_experts(
+        trained, world.device, options.lora_2, options.checkpoint_2, options.weights, storage, world
+    )
 
 
 def _first_model(options: argparse.Namespace, world: "World") -> "Trained":
@@ -256,7 +258,7 @@ def _first_model(options: argparse.Namespace, world: "World") -> "Trained":
         storage = storage_config(options)
         if isinstance(layout, InTraining):
             return load_trained_on(world, options.checkpoint, layout.parallel, options.weights, storage)
-        return load_trained(options.checkpoint, world.device, options.weights, storage)
+        return load_trained(options.checkpoint, world.device, options.weights, storage, world)
     if options.checkpoint_2 is not None:
         raise UsageError("--checkpoint-2 belongs to --checkpoint; for --config there is --lora-2")
     from reelweave.pipelines.configuration.config import resolve
@@ -265,7 +267,7 @@ def _first_model(options: argparse.Namespace, world: "World") -> "Trained":
     config = resolve(TrainRunConfig, options.config, [])
     if isinstance(layout, InTraining):
         return load_published_on(world, config.train, layout.parallel, options.lora)
-    return load_published(config.train, world.device, options.lora)
+    return load_published(config.train, world.device, options.lora, world)
 
 
 def _one(job: "SamplingRun", world: "World", path: Path) -> "Made":

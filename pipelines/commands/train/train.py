@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from reelweave.loader.stream.video_stream import VideoStream
     from reelweave.pipelines.configuration.train_config import TrainRunConfig
     from reelweave.pipelines.configuration.train_vae_config import VaeRunConfig
+    from reelweave.train.distributed.world import World
     from reelweave.train.loop.evaluation import HeldOutEvaluation
     from reelweave.train.loop.loop import TrainResult
     from reelweave.train.loop.validation import Validation
@@ -87,7 +88,7 @@ def train(config: "TrainRunConfig") -> "TrainResult":
                 stderr().print(sentence, markup=False, soft_wrap=True)
         storages = run_storages(config)
         held_out = _held_out(config, open_stream)
-        stored = _stored(config, stream.source)
+        stored = _stored(config, stream.source, ranks.world)
         with alone(ranks.world, storages, "reelweave train") as held:
             checkpoints = held[-1] if config.checkpoints else None
             trainer = Trainer(
@@ -125,7 +126,7 @@ def keep_config(config: "TrainRunConfig | VaeRunConfig", rank: int, command: str
     write_whole(file, kept_yaml(config, [command, "--config", str(file)]).encode())
 
 
-def _stored(config: "TrainRunConfig", source: "SampleSource") -> "StoredEncoders":
+def _stored(config: "TrainRunConfig", source: "SampleSource", world: "World") -> "StoredEncoders":
     """Return the encoders that need not be loaded, because all streams hold their outputs."""
     from reelweave.loader.blend import Blend, open_source
     from reelweave.loader.dataset import Dataset
@@ -135,7 +136,7 @@ def _stored(config: "TrainRunConfig", source: "SampleSource") -> "StoredEncoders
     latents = [source.latents if config.stream.latents else None for source in sources]
     first = source.datasets[0] if isinstance(source, Blend) else source
     files = first.latent_files() if isinstance(first, Dataset) else {}
-    return stored(config.train, latents, next(iter(files.values()), None))
+    return stored(config.train, latents, next(iter(files.values()), None), world)
 
 
 def _held_out(

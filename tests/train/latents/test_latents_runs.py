@@ -163,7 +163,7 @@ def test_encoders_with_other_weights_are_refused(clips, published, tmp_path):
     moved = shutil.copytree(published, tmp_path / "moved")
     losses(tmp_path / "set", tmp_path / "of moved", train_config=of(moved))
     drawn("wan", seed=1).save_pretrained(moved / "vae")
-    with pytest.raises(UsageError, match=r"train\.tokenizer\.files was"):
+    with pytest.raises(UsageError, match=r"the files of train\.tokenizer\.name were others"):
         losses(tmp_path / "set", tmp_path / "of other", train_config=of(moved))
     with pytest.raises(UsageError, match=r"train\.text\.max_text_tokens was 8 and is 7 now"):
         losses(tmp_path / "set", tmp_path / "of less", train_config=of(published, max_text_tokens=7))

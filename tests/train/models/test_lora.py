@@ -214,6 +214,55 @@ def test_adapters_act_alike_in_readers_that_ignore_alpha(diffusers, drawn, tmp_p
     assert (found - plain).abs().max() > 1e-2
 
 
+def test_an_exported_file_names_its_base_and_other_bases_are_said(diffusers, wan, tmp_path, caplog):
+    """PEFT and diffusers keep `base_model_name_or_path`; diffusers compares nothing and would refuse unknown keys."""
+    folder, config, _ = wan
+    trained = load_trained(str(folder / "run"), CPU, "model")
+    export(trained, tmp_path / "lora")
+    export(trained, tmp_path / "again")
+    file = tmp_path / "lora" / LORA_FILE
+    assert file.read_bytes() == (tmp_path / "again" / LORA_FILE).read_bytes()
+    with safe_open(file, "pt") as opened:
+        base = json.loads(opened.metadata()["reelweave_base"])
+    assert base == {"name": f"{folder}, transformer", "sha256": trained.base.sha256}
+    model = diffusers.WanTransformer3DModel.from_pretrained(folder / "transformer")
+    pipe = diffusers.WanPipeline(None, None, wan_pipelines.vae(), None, transformer=model)
+    pipe.load_lora_weights(tmp_path / "lora", adapter_name="waves")
+    assert model.peft_config["waves"].base_model_name_or_path == str(folder)
+    load_published(config, CPU, tmp_path / "lora")
+    assert "trained on" not in caplog.text
+    other = run_config(tmp_path / "other", "wan", lora=LORA)
+    [weights] = (tmp_path / "other" / "transformer").glob("*.safetensors")
+    save_file({name: weight + 0.05 for name, weight in load_file(weights).items()}, weights, {"format": "pt"})
+    load_published(other, CPU, tmp_path / "lora")
+    assert f"{tmp_path / 'lora'}: its adapters were trained on {folder}, transformer (sha256 " in caplog.text
+    assert f"the base weights are {tmp_path / 'other'}, transformer (sha256 " in caplog.text
+
+
+@pytest.mark.parametrize("merged", [True, False])
+def test_an_export_is_rounded_once_where_asked(diffusers, wan, tmp_path, merged):
+    """Merged in float32 and rounded at last; diffusers keeps the modules that it wants in float32."""
+    folder, _, _ = wan
+
+    def made(name, dtype):
+        export(load_trained(str(folder / "run"), CPU, "model"), tmp_path / name, merged, dtype)
+        [file] = (tmp_path / name).glob("*.safetensors")
+        return load_file(file)
+
+    wide, narrow = made("wide", None), made("narrow", "bfloat16")
+    kept = set(diffusers.WanTransformer3DModel._keep_in_fp32_modules)
+    for name, weight in narrow.items():
+        expected = wide[name] if kept & set(name.split(".")) else wide[name].bfloat16()
+        assert weight.dtype == expected.dtype, name
+        assert torch.equal(weight, expected), name
+    assert torch.bfloat16 in {weight.dtype for weight in narrow.values()}
+    if merged:
+        loaded = diffusers.WanTransformer3DModel.from_pretrained(
+            tmp_path / "narrow", torch_dtype=torch.bfloat16
+        )
+        assert all(torch.equal(weight, narrow[name]) for name, weight in loaded.named_parameters())
+
+
 def exported(folder: str, adapters: str, out: str) -> None:
     """Export the adapters of a file."""
     config = wan_pipelines.configured(Path(folder), "2.2 A14B T2V")

@@ -1,5 +1,6 @@
 """Local folders of published models, JSON and safetensors only, fetched from the hub if missing."""
 
+import hashlib
 import json
 from collections.abc import Iterable
 from pathlib import Path
@@ -89,12 +90,39 @@ def part_sha256(folder: Path, key: str, files: Iterable[Path]) -> str:
         key: configuration key, for errors.
         files: the files, in an order of the caller's.
     """
+    return files_sha256(files, described=_without_authorship(folder, key))
+
+
+def hashed_description(folder: Path, key: str) -> str:
+    """Return the sha256 of a part's config.json, without authorship fields; errors as in `description`."""
+    return hashlib.sha256(_without_authorship(folder, key)).hexdigest()
+
+
+def words_folder(name: str, subfolder: str, suffixes: Iterable[str], key: str) -> Path:
+    """Return the local folder of a text tokenizer, whose files are fetched from the hub if missing.
+
+    Args:
+        name: name on the hub, or a local folder.
+        subfolder: subfolder of the tokenizer.
+        suffixes: endings of its files.
+        key: configuration key, for errors.
+
+    Raises:
+        UsageError: they cannot be fetched.
+    """
+    root, prefix = Path(name), f"{subfolder}/" if subfolder else ""
+    if not root.is_dir():
+        root = _fetched(name, [f"{prefix}*{suffix}" for suffix in suffixes], key)
+    return root / subfolder
+
+
+def _without_authorship(folder: Path, key: str) -> bytes:
     hashed_config = {
         name: value
         for name, value in description(folder, key).items()
         if name == "_class_name" or not (name.startswith("_") or name == "transformers_version")
     }
-    return files_sha256(files, described=json.dumps(hashed_config, sort_keys=True).encode())
+    return json.dumps(hashed_config, sort_keys=True).encode()
 
 
 def read_json(path: Path, key: str) -> dict[str, Any]:

@@ -10,12 +10,13 @@ from reelweave.loader.storage import StorageConfig
 from reelweave.train.checkpoint.weights import Group
 from reelweave.train.config.model import DiffusersConfig
 from reelweave.train.config.run import TrainConfig
+from reelweave.train.distributed.world import World
 from reelweave.train.models.bundle import Bundle
 from reelweave.train.models.encoders.stored import StoredEncoders
 from reelweave.train.models.lora import load_adapters
 from reelweave.train.models.published.expert_pair import Experts
 from reelweave.train.models.published.experts import ALL_TIMES, HIGH_NOISE, other_expert
-from reelweave.train.sampling.trained.load import Trained, read_adapters, trained_weights
+from reelweave.train.sampling.trained.load import Trained, compare_base, read_adapters, trained_weights
 
 
 def with_experts(
@@ -25,6 +26,7 @@ def with_experts(
     checkpoint: str | None = None,
     weights: Group | None = None,
     storage: StorageConfig = StorageConfig(),  # noqa: B008 - frozen
+    world: World | None = None,
 ) -> Trained:
     """Add the expert for the other times to a model that is one of two; return others as they are.
 
@@ -35,6 +37,7 @@ def with_experts(
         checkpoint: run or checkpoint of the other expert.
         weights: group of that checkpoint; None: the EMA if there is one.
         storage: configuration of the storage.
+        world: ranks that load it together, as in `load_trained`.
 
     Raises:
         UsageError: there is no other expert, its folder is missing, or the adapters or the checkpoint are not its own.
@@ -49,15 +52,17 @@ def with_experts(
     config = trained.config.model_copy(update={"model": other_expert(model), "lora": None})
     name = trained.checkpoint
     if checkpoint is not None:
-        saved, config = trained_weights(checkpoint, weights, storage)
+        saved, config = trained_weights(checkpoint, weights, storage, world, encoders=False)
         check_other(trained.config, config, saved.uri)
         bundle = _without_encoders(config, trained.bundle)
         saved.load_(bundle.trained())
         name = f"{name} + {saved.uri}"
     elif lora is not None:
-        adapters, values = read_adapters(lora, other_expert(model).subfolder)
-        bundle = _without_encoders(config.model_copy(update={"lora": adapters}), trained.bundle)
-        load_adapters(bundle.dit, values)
+        adapters = read_adapters(lora, other_expert(model).subfolder)
+        config = config.model_copy(update={"lora": adapters.config})
+        compare_base(lora, adapters, config, world)
+        bundle = _without_encoders(config, trained.bundle)
+        load_adapters(bundle.dit, adapters.weights)
         name = f"{name} + {lora}"
     else:
         bundle = _without_encoders(config, trained.bundle)

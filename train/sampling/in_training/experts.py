@@ -22,7 +22,7 @@ from reelweave.train.sampling.in_training.parts import load_part_, set_adapters_
 from reelweave.train.sampling.in_training.runner import training_runner
 from reelweave.train.sampling.layout import ExpertLayout
 from reelweave.train.sampling.prediction.predictor import ModelRunner
-from reelweave.train.sampling.trained.load import read_adapters, trained_weights
+from reelweave.train.sampling.trained.load import compare_base, read_adapters, trained_weights
 
 
 def other_expert_on(
@@ -54,15 +54,17 @@ def other_expert_on(
     expert_config = config.model_copy(update={"model": other_expert(config.model), "lora": None})
     saved, adapters, name = None, None, ""
     if checkpoint is not None:
-        saved, saved_config = trained_weights(checkpoint, weights, storage)
+        saved, saved_config = trained_weights(checkpoint, weights, storage, ranks.world, encoders=False)
         check_other(config, saved_config, saved.uri)
         expert_config = saved_config.model_copy(
             update={"parallel": config.parallel, "dtype": config.dtype, "fp8": config.fp8}
         )
         name = f" + {saved.uri}"
     elif lora is not None:
-        settings, adapters = read_adapters(lora, other_expert(config.model).subfolder)
-        expert_config, name = expert_config.model_copy(update={"lora": settings}), f" + {lora}"
+        adapters = read_adapters(lora, other_expert(config.model).subfolder)
+        expert_config = expert_config.model_copy(update={"lora": adapters.config})
+        compare_base(lora, adapters, expert_config, ranks.world)
+        name = f" + {lora}"
     expert_config = to_sample(expert_config)
     empty_MD = torch.zeros(1, bundle.text.width)
     stored = StoredEncoders(bundle.tokenizer.channels, empty_MD, bundle.text.pooled_width)
@@ -71,7 +73,7 @@ def other_expert_on(
     if saved is not None:
         load_part_(saved, other, ranks)
     if adapters is not None:
-        set_adapters_(other.dit, adapters)
+        set_adapters_(other.dit, adapters.weights)
     refresh(other.dit, expert_config.fp8)
     return other.dit.eval().requires_grad_(False), name
 

@@ -46,7 +46,7 @@ def load_trained_on(
         UsageError: as in `load_trained`, or the degrees fit neither the ranks nor the model.
         RunError: the checkpoint is damaged.
     """
-    saved, config = trained_weights(named, weights, storage)
+    saved, config = trained_weights(named, weights, storage, world)
     config = to_sample(config if parallel is None else config.model_copy(update={"parallel": parallel}))
     ranks = Ranks.of(config.parallel, world)
     complete = config.lora is None and not isinstance(config.model, DiffusersConfig)
@@ -70,7 +70,7 @@ def load_published_on(
     Raises:
         UsageError: as in `load_published`, or the degrees fit neither the ranks nor the model.
     """
-    name, config, weights = published(config, lora)
+    name, config, weights = published(config, lora, world)
     config = to_sample(config if parallel is None else config.model_copy(update={"parallel": parallel}))
     ranks = Ranks.of(config.parallel, world)
     bundle = place(config, ranks).eval()

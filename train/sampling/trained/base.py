@@ -2,6 +2,7 @@
 
 import hashlib
 import logging
+from collections.abc import Callable
 
 from reelweave.loader.errors import UsageError
 from reelweave.train.checkpoint.folder import located
@@ -10,6 +11,8 @@ from reelweave.train.checkpoint.state import BaseWeights
 from reelweave.train.checkpoint.weights import weights_of
 from reelweave.train.config.model import DiffusersConfig
 from reelweave.train.config.run import TrainConfig
+from reelweave.train.distributed.first_rank import on_first
+from reelweave.train.distributed.world import World
 from reelweave.train.models.published.folder import description, part_folder
 from reelweave.train.models.published.weights import PublishedModel
 
@@ -37,6 +40,17 @@ def base_weights(config: TrainConfig) -> BaseWeights | None:
     saved = weights_of(config.lora.checkpoint)
     state = saved.storage.read(f"{saved.folder}/{STATE}")
     return BaseWeights(name=saved.uri, sha256=hashlib.sha256(state).hexdigest())
+
+
+def read_base(world: World, read: Callable[[], BaseWeights | None]) -> BaseWeights | None:
+    """Return base weights that the first rank reads, on all ranks; a collective."""
+
+    def read_values() -> dict[str, str] | None:
+        base = read()
+        return None if base is None else base.model_dump()
+
+    values = on_first(world, read_values)
+    return None if values is None else BaseWeights.model_validate(values)
 
 
 def keep_base(config: TrainConfig, base: BaseWeights | None) -> TrainConfig:

@@ -20,16 +20,17 @@ from reelweave.train.models.bundle import Bundle
 from reelweave.train.models.lora import adapter_weights, merge
 from reelweave.train.models.published.experts import ALL_TIMES
 from reelweave.train.models.published.shared import DiffusersDenoiser
-from reelweave.train.sampling.trained.load import LORA_FILE, LORA_PART, LORA_PREFIX, Trained
+from reelweave.train.sampling.trained.load import LORA_BASE, LORA_FILE, LORA_PART, LORA_PREFIX, Trained
 
 
-def export(trained: Trained, out: Path, merged: bool = False) -> None:
+def export(trained: Trained, out: Path, merged: bool = False, dtype: str | None = None) -> None:
     """Write the weights into a new folder, atomically.
 
     Args:
         trained: model of a checkpoint; with ``merged``, loses its adapters.
         out: new folder.
         merged: merge adapters into their layers and write the whole model.
+        dtype: dtype that floating-point weights are rounded to at last, such as ``bfloat16``; None: keep theirs.
 
     Raises:
         UsageError: the folder exists or cannot be written, or there are no adapters to merge.
@@ -40,23 +41,24 @@ def export(trained: Trained, out: Path, merged: bool = False) -> None:
         raise UsageError(f"{trained.checkpoint} has no adapters to merge; export it as it is")
     with new_folder(out) as aside:
         if lora and not merged:
-            _adapters(trained, lora, aside / LORA_FILE)
+            _adapters(trained, lora, aside / LORA_FILE, dtype)
         else:
             if lora:
                 merge(bundle.dit)
-            _whole(bundle, trained, aside)
+            _whole(bundle, trained, aside, dtype)
 
 
-def _adapters(trained: Trained, config: LoraConfig, path: Path) -> None:
+def _adapters(trained: Trained, config: LoraConfig, path: Path, dtype: str | None) -> None:
     bundle, model = trained.bundle, trained.config.model
     weights = {
-        f"{LORA_PREFIX}.{name}": _scaled(name, weight, config).detach().contiguous().cpu()
+        f"{LORA_PREFIX}.{name}": _rounded(_scaled(name, weight, config).detach(), dtype).contiguous().cpu()
         for name, weight in adapter_weights(bundle.dit).items()
     }
     settings = {
         "r": config.rank,
         "lora_alpha": config.rank,  # the scale is in the weights
         "target_modules": list(config.targets or bundle.dit.lora_targets),
+        "base_model_name_or_path": model.name if isinstance(model, DiffusersConfig) else config.checkpoint,
     }
     described = json.dumps(
         {f"{LORA_PREFIX}.{name}": value for name, value in settings.items()}, sort_keys=True
@@ -64,6 +66,8 @@ def _adapters(trained: Trained, config: LoraConfig, path: Path) -> None:
     metadata = {"lora_adapter_metadata": described}
     if isinstance(model, DiffusersConfig) and bundle.dit.times != ALL_TIMES:
         metadata[LORA_PART] = model.subfolder
+    if trained.base is not None:
+        metadata[LORA_BASE] = trained.base.model_dump_json()
     write_tensors(path, weights, metadata)
 
 
@@ -72,10 +76,20 @@ def _scaled(name: str, weight: torch.Tensor, config: LoraConfig) -> torch.Tensor
     return weight * (config.alpha / config.rank) if ".lora_B." in name else weight
 
 
-def _whole(bundle: Bundle, trained: Trained, folder: Path) -> None:
+def _rounded(weight: torch.Tensor, dtype: str | None) -> torch.Tensor:
+    return weight.to(getattr(torch, dtype)) if dtype and weight.is_floating_point() else weight
+
+
+def _whole(bundle: Bundle, trained: Trained, folder: Path, dtype: str | None) -> None:
     if isinstance(bundle.dit, DiffusersDenoiser):
-        bundle.dit.model.save_pretrained(folder, safe_serialization=True)
+        model = bundle.dit.model
+        wide = set(model._keep_in_fp32_modules or ())
+        for name, weight in model.named_parameters():
+            if not wide & set(name.split(".")):  # diffusers loads these in float32, whatever it is asked for
+                weight.data = _rounded(weight.data, dtype)
+        model.save_pretrained(folder, safe_serialization=True)
         return
     weights: dict[str, torch.Tensor] = bundle.dit.state_dict()
-    save_file({name: weight.contiguous() for name, weight in weights.items()}, folder / "model.safetensors")
+    rounded = {name: _rounded(weight, dtype).contiguous() for name, weight in weights.items()}
+    save_file(rounded, folder / "model.safetensors")
     (folder / "config.json").write_text(trained.config.model.model_dump_json(indent=1), encoding="utf-8")

@@ -1,10 +1,12 @@
 """Model of a checkpoint or a published one, ready to sample."""
 
 import json
+import logging
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from pydantic import ValidationError
@@ -12,16 +14,19 @@ from safetensors import SafetensorError, safe_open
 
 from reelweave.loader.errors import UsageError, first_line
 from reelweave.loader.storage import StorageConfig
+from reelweave.train.checkpoint.state import BaseWeights
 from reelweave.train.checkpoint.weights import Group, Weights, weights_of
 from reelweave.train.config.lora import LoraConfig
 from reelweave.train.config.model import DiffusersConfig
 from reelweave.train.config.run import TrainConfig
+from reelweave.train.distributed.world import ALONE, World
+from reelweave.train.latents.frozen_parts import check_parts, frozen_parts, read_parts
 from reelweave.train.models.bundle import Bundle
 from reelweave.train.models.denoiser import Denoiser
 from reelweave.train.models.lora import load_adapters
 from reelweave.train.models.published.expert_pair import Experts
 from reelweave.train.parallel.mesh import Ranks
-from reelweave.train.sampling.trained.base import base_weights, check_base, keep_base
+from reelweave.train.sampling.trained.base import base_weights, check_base, keep_base, read_base
 from reelweave.train.sampling.trained.peft_scale import refused_setting, rescaled
 
 LORA_FILE = "pytorch_lora_weights.safetensors"
@@ -29,6 +34,11 @@ LORA_PREFIX = "transformer"
 """Prefix of adapter names in that file, as diffusers has it for all transformers of a pipeline."""
 LORA_PART = "reelweave_subfolder"
 """Metadata of that file: subfolder of the expert that adapters were trained on, where there are two."""
+LORA_BASE = "reelweave_base"
+"""Metadata of that file: base weights that adapters were trained on, JSON with name and sha256."""
+
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -43,6 +53,7 @@ class Trained:
         weights: restored group of weights.
         experts: the model and the one for other times (`reelweave.train.sampling.experts.loading`); None: it
             is for all times.
+        base: weights under the adapters that the run trained; None: none, or unknown.
         ranks: grid of training that holds the weights (`reelweave.train.sampling.in_training`); None: every
             rank has all of them.
     """
@@ -54,6 +65,7 @@ class Trained:
     weights: Group
     experts: Experts | None = None
     ranks: Ranks | None = None
+    base: BaseWeights | None = None
 
     @property
     def present(self) -> Sequence[Denoiser]:
@@ -68,6 +80,7 @@ def load_trained(
     device: torch.device,
     weights: Group | None = None,
     storage: StorageConfig = StorageConfig(),  # noqa: B008 - frozen
+    world: World | None = None,
 ) -> Trained:
     """Load the model of a checkpoint.
 
@@ -76,21 +89,37 @@ def load_trained(
         device: target device.
         weights: group of weights; None: the EMA if there is one.
         storage: configuration of the storage.
+        world: ranks that load it together, of which the first reads what is compared; None: this process alone.
 
     Raises:
         UsageError: there is no checkpoint, no such weights, or this version does not support its model.
         RunError: it is damaged.
     """
-    saved, config = trained_weights(named, weights, storage)
+    saved, config = trained_weights(named, weights, storage, world)
     bundle = Bundle(config)
     saved.load_(bundle.trained())
-    return Trained(saved.uri, config, bundle.to(device).eval(), saved.state.step, saved.group)
+    model = bundle.to(device).eval()
+    return Trained(saved.uri, config, model, saved.state.step, saved.group, base=saved.state.base)
 
 
-def trained_weights(named: str, weights: Group | None, storage: StorageConfig) -> tuple[Weights, TrainConfig]:
-    """Return weights of a checkpoint and the configuration of its run; arguments and errors as in `load_trained`.
+def trained_weights(
+    named: str,
+    weights: Group | None,
+    storage: StorageConfig,
+    world: World | None = None,
+    encoders: bool = True,
+) -> tuple[Weights, TrainConfig]:
+    """Return weights of a checkpoint and the configuration of its run; errors as in `load_trained`.
 
-    Adapters are checked to be on the base weights that they were trained on.
+    Adapters are checked to be on the base weights that they were trained on. Frozen parts that are others are
+    named in a warning.
+
+    Args:
+        named: folder or prefix, as in `load_trained`.
+        weights: group of weights; None: the EMA if there is one.
+        storage: configuration of the storage.
+        world: ranks, as in `load_trained`.
+        encoders: False leaves VAE and text encoders uncompared.
     """
     saved = weights_of(named, weights, storage)
     try:
@@ -100,22 +129,43 @@ def trained_weights(named: str, weights: Group | None, storage: StorageConfig) -
             f"{saved.uri} describes a model that this version does not know: {first_line(error)}"
         ) from error
     config = keep_base(config, saved.state.base)
-    check_base(saved.uri, saved.state.base, base_weights(config))
+    world = world or ALONE
+    check_base(saved.uri, saved.state.base, read_base(world, lambda: base_weights(config)))
+    check_parts(
+        saved.uri, saved.state.frozen, read_parts(world, lambda: frozen_parts(config, encoders)), "accept"
+    )
     return saved, config
 
 
-def load_published(config: TrainConfig, device: torch.device, lora: Path | None = None) -> Trained:
+class Adapters(NamedTuple):
+    """Adapters of a file.
+
+    Attributes:
+        config: their rank, scale and layers.
+        weights: their matrices by name, as in `load_adapters`.
+        base: weights that they were trained on; None: the file does not say.
+    """
+
+    config: LoraConfig
+    weights: dict[str, torch.Tensor]
+    base: BaseWeights | None
+
+
+def load_published(
+    config: TrainConfig, device: torch.device, lora: Path | None = None, world: World | None = None
+) -> Trained:
     """Load the published model that a training configuration names, before any training.
 
     Args:
         config: the configuration.
         device: target device.
         lora: adapters, the folder or file that `reelweave export` or diffusers wrote; None: the model alone.
+        world: ranks that load it together, as in `load_trained`.
 
     Raises:
         UsageError: the configuration names no published model, or the adapters are not of it.
     """
-    name, config, weights = published(config, lora)
+    name, config, weights = published(config, lora, world)
     bundle = Bundle(config)
     if weights is not None:
         load_adapters(bundle.dit, weights)
@@ -123,7 +173,7 @@ def load_published(config: TrainConfig, device: torch.device, lora: Path | None 
 
 
 def published(
-    config: TrainConfig, lora: Path | None
+    config: TrainConfig, lora: Path | None, world: World | None = None
 ) -> tuple[str, TrainConfig, dict[str, torch.Tensor] | None]:
     """Return name, configuration and adapters of a published model; arguments and errors as in `load_published`."""
     if not isinstance(config.model, DiffusersConfig):
@@ -132,11 +182,34 @@ def published(
         )
     if lora is None:
         return config.model.name, config.model_copy(update={"lora": None}), None
-    adapters, weights = read_adapters(lora, config.model.subfolder)
-    return f"{config.model.name} + {lora}", config.model_copy(update={"lora": adapters}), weights
+    name, adapters = config.model.name, read_adapters(lora, config.model.subfolder)
+    config = config.model_copy(update={"lora": adapters.config})
+    compare_base(lora, adapters, config, world)
+    return f"{name} + {lora}", config, adapters.weights
 
 
-def read_adapters(path: Path, subfolder: str) -> tuple[LoraConfig, dict[str, torch.Tensor]]:
+def compare_base(path: Path, adapters: Adapters, config: TrainConfig, world: World | None) -> None:
+    """Warn where adapters of a file meet other base weights than they were trained on; a collective.
+
+    Args:
+        path: the file.
+        adapters: its adapters.
+        config: configuration of the model that they are given for, with adapters.
+        world: ranks, as in `load_trained`.
+    """
+    if adapters.base is None:
+        return
+    now = read_base(world or ALONE, lambda: base_weights(config))
+    if now is not None and now.sha256 != adapters.base.sha256:
+        _log.warning(
+            "--lora %s: its adapters were trained on %s; the base weights are %s here, and other weights",
+            path,
+            adapters.base,
+            now,
+        )
+
+
+def read_adapters(path: Path, subfolder: str) -> Adapters:
     """Read adapters and their settings.
 
     Args:
@@ -167,15 +240,17 @@ def read_adapters(path: Path, subfolder: str) -> tuple[LoraConfig, dict[str, tor
                 f"--lora {file} has {name}={settings[name]!r}, which adapters here have not: merge it first"
             )
         weights = rescaled(weights, settings)
+        base = BaseWeights.model_validate_json(metadata[LORA_BASE]) if LORA_BASE in metadata else None
     except (OSError, SafetensorError) as error:
         raise UsageError(f"--lora {file} is no safetensors file: {first_line(error)}") from error
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError, re.error) as error:
         raise UsageError(
-            f"--lora {file} does not say rank, alpha and layers of its adapters (lora_adapter_metadata)"
+            f"--lora {file} does not say rank, alpha and layers of its adapters (lora_adapter_metadata), or its"
+            f" {LORA_BASE} is damaged"
         ) from error
     if (part := metadata.get(LORA_PART, subfolder)) != subfolder:
         raise UsageError(
             f"the adapters of {file} were trained on {part}, and are given for {subfolder}: of two experts, --lora is"
             " for the one that model.subfolder names, and --lora-2 for the other"
         )
-    return adapters, weights
+    return Adapters(adapters, weights, base)
