@@ -122,7 +122,7 @@ class SourceStageConfig(BaseModel, frozen=True, extra="forbid"):
             the ledger notices.
     """
 
-    REVISION: ClassVar = 19
+    REVISION: ClassVar = 20
 
     probe: ProbeConfig = ProbeConfig()
     shots: ShotConfig = ShotConfig()

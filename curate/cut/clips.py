@@ -164,7 +164,8 @@ class _Pass:
         Raises:
             CutError: The span gives no clip.
         """
-        if (size := size_at(self._timeline.shapes, span.first, self._first_size)) != self._size:
+        size = size_at(self._timeline.shapes, span.first, self._first_size, self._config.max_bits)
+        if size != self._size:
             self._size, self._pictures = size, Finisher(size)
         heard_s = self._sound_start_s(span)
         if heard_s is None:

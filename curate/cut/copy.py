@@ -121,7 +121,7 @@ def copyable(
     """
     if timeline.shapes and (shape := shape_at(timeline.shapes, first)).first > 0:
         # Form and parameter sets are those of the first pictures.
-        return f"its pictures change their shape before it, from {timeline.shapes[0]} to {shape}"
+        return f"its pictures change their shape before it, {timeline.shapes[0].change_to(shape)}"
     return _form_fault(form, size, timeline, max_bits) or _span_fault(form, timeline, units, first, last)
 
 

@@ -131,11 +131,12 @@ def _decoded_stamps(data: bytes | memoryview) -> tuple[list[int | None], bool]:
         found = [(frame.pts, bool(frame.interlaced_frame)) for frame in shown]
     if not found:
         raise SourceError("has no frame that can be decoded")
-    if len(meter.shapes) > 1:
-        old, new, *_ = meter.shapes
-        raise SourceError(
-            f"changes its picture from {old} to {new} at frame {new.first}; `reelweave curate` makes clips of each"
-        )
+    old = meter.shapes[0]
+    for new in meter.shapes:  # of colours each frame is decoded by its own
+        if (new.width, new.height) != (old.width, old.height):
+            raise SourceError(
+                f"changes its picture {old.change_to(new)} at frame {new.first}; `reelweave curate` makes clips of each"
+            )
     return [pts for pts, _ in found], any(interlaced for _, interlaced in found)
 
 

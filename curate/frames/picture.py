@@ -1,7 +1,7 @@
 """Conversion of frames to the format of clips: upright, square pixels, even size, 4:2:0, 8-bit SDR or 10 bits.
 
 The shape of pictures may change in mid-film: TV recordings change between 4:3 and 16:9, live ones turn or adapt to the
-network. Each shape has clips of its own.
+network. Joined films change between SDR and HDR. Each shape has clips of its own.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from av.video.stream import VideoStream
 
 from reelweave.curate.frames.probe import ProbeConfig, check_size
 from reelweave.curate.frames.source import SourceError
+from reelweave.loader.dataset.colour import hdr
 from reelweave.loader.dataset.colour.chain import Chain
 from reelweave.loader.dataset.colour.light import Light, light_of
 from reelweave.loader.dataset.colour.sdr import FULL_RANGE, SdrConverter, is_hdr
@@ -36,6 +37,7 @@ _TURNS = {
     Orientation(transposed=True, mirrored=True, flipped=True): ("transpose=clock_flip",),
 }
 _BT2020 = 9  # primaries in ITU-T H.273
+_TRANSFERS = {0: "SDR", hdr.PQ: "PQ", hdr.HLG: "HLG"}
 _FORMATS = {8: "yuv420p", 10: "yuv420p10le"}
 
 MOST_SHAPES = 1000
@@ -146,20 +148,40 @@ def _is_rgb(frame: VideoFrame) -> bool:
 
 @dataclass(frozen=True)
 class Shape:
-    """Size of finished pictures from one frame on.
+    """Size and colours of finished pictures from one frame on.
 
     Attributes:
-        first: First frame of this size, in display order.
+        first: First frame of this shape, in display order.
         width: Width in pixels, upright and with square pixels.
         height: Height in pixels.
+        bits: Bits per sample of clips that may have 10.
+        transfer: PQ or HLG as in ITU-T H.273, 0 for SDR.
+        matrix: Matrix of the colours as in FFmpeg.
+        light: Light that HDR pictures were made for, where their source says so.
     """
 
     first: int
     width: int
     height: int
+    bits: int = 8
+    transfer: int = 0
+    matrix: int = 0
+    light: Light | None = None
 
-    def __str__(self) -> str:
-        return f"{self.width}x{self.height}"
+    @property
+    def kind(self) -> tuple[int, ...]:
+        """What all pictures of one clip have in common."""
+        return self.width, self.height, self.bits, self.transfer, self.matrix
+
+    def change_to(self, other: Shape) -> str:
+        """Return in words what is different in another shape."""
+        if (self.width, self.height) != (other.width, other.height):
+            return f"from {self.width}x{self.height} to {other.width}x{other.height}"
+        if self.transfer != other.transfer:
+            return f"from {_TRANSFERS[self.transfer]} to {_TRANSFERS[other.transfer]}"
+        if self.bits != other.bits:
+            return f"from {self.bits} to {other.bits} bits"
+        return f"from colour matrix {self.matrix} to {other.matrix}"
 
 
 def shape_at(shapes: Sequence[Shape], frame: int) -> Shape:
@@ -167,18 +189,21 @@ def shape_at(shapes: Sequence[Shape], frame: int) -> Shape:
     return shapes[bisect_right(shapes, frame, key=lambda shape: shape.first) - 1]
 
 
-def size_at(shapes: Sequence[Shape], frame: int, size: Geometry) -> Geometry:
+def size_at(shapes: Sequence[Shape], frame: int, size: Geometry, max_bits: int = 8) -> Geometry:
     """Return the size of a clip that begins with a frame.
 
     Args:
         shapes: Shapes of the source, or none where it has one.
         frame: First frame of the clip.
         size: Size of the source's first frame.
+        max_bits: Maximum bits per sample.
     """
     if not shapes:
         return size
     shape = shape_at(shapes, frame)
-    return replace(size, width=shape.width, height=shape.height)
+    if shape.bits > 8 and max_bits > 8:
+        return Geometry(shape.width, shape.height, shape.bits, shape.light)
+    return Geometry(shape.width, shape.height)
 
 
 class ShapeMeter:
@@ -237,14 +262,17 @@ class ShapeMeter:
         note = frame.opaque
         frame_aspect = note[0] if isinstance(note, list) else self._codec.sample_aspect_ratio
         aspect = self._stated if self._overrides else (frame_aspect or self._stated)
-        kind = (frame.width, frame.height, frame.rotation, aspect)
+        transfer = int(frame.color_trc) if is_hdr(frame) else 0
+        matrix = int(frame.colorspace)
+        kind = (frame.width, frame.height, frame.format.name, frame.rotation, aspect, transfer, matrix)
         if kind == self._kind:
             return
         self._kind = kind
-        size = geometry(frame, aspect)
+        size = geometry(frame, aspect, 10)
         check_size(size.width, size.height, self._limits)
-        if self.shapes and (self.shapes[-1].width, self.shapes[-1].height) == (size.width, size.height):
+        shape = Shape(self._frames, size.width, size.height, size.bits, transfer, matrix, size.light)
+        if self.shapes and self.shapes[-1].kind == shape.kind:
             return
         if len(self.shapes) > MOST_SHAPES:
             raise SourceError(f"its pictures change their shape more than {MOST_SHAPES} times")
-        self.shapes.append(Shape(self._frames, size.width, size.height))
+        self.shapes.append(shape)

@@ -230,7 +230,7 @@ def _reshaped(timeline: FrameTimes, first: int, last: int) -> str | None:
     for old, new in pairwise(timeline.shapes):
         if first < new.first < last:
             at_s = timeline.times_s[new.first]
-            return f"pictures change from {old} to {new} at {at_s:.2f} s; spans.listed=shots splits it there"
+            return f"pictures change {old.change_to(new)} at {at_s:.2f} s; spans.listed=shots splits it there"
     return None
 
 

@@ -229,7 +229,7 @@ class _Joiner:
         self.pts: list[int | None] = []
         self.durations: list[int] = []
         self.firsts: list[int] = []
-        self.size = (0, 0)
+        self.size: tuple[int, ...] = (0, 0)
         self.interlaced = False
         self.pixels = 0
         self._behind: tuple[tuple[int, int, int], ...] | None = None

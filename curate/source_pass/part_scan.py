@@ -70,7 +70,7 @@ class PartSignals:
             row is the first frame behind the end. It is empty where the film is not telecined.
         sound: int64 [packets, 3]: stamp, duration and number of earlier video packets of the part.
         packets: Number of video packets before the first one of the next part.
-        size: Width and height of a clip, by the first frame.
+        size: Width, height and colours of a clip, by the first frame.
         interlaced: True if a frame is interlaced.
         begin: (stamp, duration, checksum) of its first frames, of those behind its end where it is short.
         behind: The same of the first frames behind its end.
@@ -83,7 +83,7 @@ class PartSignals:
     fields: NDArray[np.float64]
     sound: NDArray[np.int64]
     packets: int
-    size: tuple[int, int]
+    size: tuple[int, ...]
     interlaced: bool
     begin: tuple[tuple[int, int, int], ...]
     behind: tuple[tuple[int, int, int], ...]
@@ -165,7 +165,7 @@ def scan_part(
             if len(decoder.shapes) > 1:
                 raise SourceError(CHANGES)
             shape = decoder.shapes[0]
-            ended = frames.take(frame, picture, fields, (shape.width, shape.height))
+            ended = frames.take(frame, picture, fields, shape.kind)
             ahead.push(frame, picture, shape)
             if comb is not None:
                 comb.push(frame)
@@ -220,7 +220,8 @@ class _Ahead:
         if self._lookahead is None:
             return
         if self._encoder is None:
-            self.size = size_at([shape], 0, geometry(frame, None, self._config.cut.max_bits))
+            bits = self._config.cut.max_bits
+            self.size = size_at([shape], 0, geometry(frame, None, bits), bits)
             encoder = encode_ahead(
                 self._lookahead,
                 self.size,
@@ -331,7 +332,7 @@ class _Frames:
     last: NDArray[np.uint8] = field(default_factory=lambda: np.zeros((PICTURE[1], PICTURE[0], 3), np.uint8))
     begin: list[tuple[int, int, int]] = field(default_factory=list)
     behind: list[tuple[int, int, int]] = field(default_factory=list)
-    size: tuple[int, int] = (0, 0)
+    size: tuple[int, ...] = (0, 0)
     pixels: int = 0
 
     @property
@@ -344,7 +345,7 @@ class _Frames:
         frame: VideoFrame,
         picture: NDArray[np.uint8],
         fields: FieldDifferences,
-        size: tuple[int, int],
+        size: tuple[int, ...],
     ) -> bool:
         """Take the next frame, and return whether enough of them were seen."""
         if frame.pts is None or (self.pts and frame.pts <= self.pts[-1]):

@@ -204,7 +204,7 @@ def _scan(file: BinaryIO, config: SourceStageConfig, segments: Sequence[Segment]
         for frame in decoder.frames():
             if size is None:
                 size = geometry(frame, None, config.cut.max_bits)
-                size = size_at(decoder.shapes, 0, size)
+                size = size_at(decoder.shapes, 0, size, config.cut.max_bits)
                 if noted is not None:
                     noted.begin(frame)
                 if lookahead is not None:

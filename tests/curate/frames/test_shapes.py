@@ -102,3 +102,41 @@ def test_shapes_are_limited_in_number(tmp_path: Path) -> None:
     ((record, _),) = curated(path, tmp_path / "out")
     assert record.state == "failed"
     assert f"more than {MOST_SHAPES} times" in record.reason
+
+
+HEVC = "-c:v libx265 -x265-params log-level=0:keyint=25:"
+COLOURS = {
+    "sdr": f"{HEVC}colorprim=bt709:transfer=bt709:colormatrix=bt709 -pix_fmt yuv420p",
+    "pq": f"{HEVC}colorprim=bt2020:transfer=smpte2084:colormatrix=bt2020nc -pix_fmt yuv420p10le",
+    "hlg": f"{HEVC}colorprim=bt2020:transfer=arib-std-b67:colormatrix=bt2020nc -pix_fmt yuv420p10le",
+    "bt601": f"{HEVC}colorprim=bt470bg:transfer=bt470bg:colormatrix=bt470bg -pix_fmt yuv420p",
+}
+CHANGES = {
+    ("sdr", "pq", 8): "from SDR to PQ",
+    ("pq", "sdr", 8): "from PQ to SDR",
+    ("sdr", "pq", 10): "from SDR to PQ",
+    ("hlg", "pq", 10): "from HLG to PQ",
+    ("sdr", "bt601", 8): "from colour matrix 1 to 5",
+}
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "max_bits"), but((("sdr", "pq", 8), ("sdr", "pq", 10), ("sdr", "bt601", 8)), CHANGES)
+)
+def test_a_clip_ends_where_the_colours_change_and_each_part_has_its_own(
+    first: str, second: str, max_bits: int, tmp_path: Path
+) -> None:
+    parts = [tmp_path / f"{kind}.ts" for kind in (first, second)]
+    for path, kind in zip(parts, (first, second), strict=True):
+        ffmpeg(f"-f lavfi -i testsrc=s=192x128:r=25:d=2 {COLOURS[kind]} -y {path}".split())
+    path = joined(tmp_path, "film.ts", *parts)
+    settings = {"shots": {"detector": "fixed"}, "cut": {"max_bits": max_bits}, "spans": {"min_clip_s": 0.5}}
+    clips = curated(path, tmp_path / "out", **settings)
+    assert [(record.state, record.frames) for record, _ in clips] == [("kept", 50)] * 2
+    for (_, clip), alone in zip(clips, parts, strict=True):
+        ((_, expected),) = curated(alone, tmp_path / "alone", **settings)
+        assert clip == expected
+    rows = tmp_path / "list.csv"
+    rows.write_text(f"path,start,end\n{path.name},1.2,3\n")
+    (refused,) = [one for one, _ in curated(rows, tmp_path / "listed", **settings) if one.segment is not None]
+    assert f"pictures change {CHANGES[first, second, max_bits]} at 2.00 s" in refused.reason
