@@ -3,7 +3,7 @@
 import functools
 import os
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import PurePosixPath
 
 from reelweave.curate.sources.addresses import (
@@ -28,6 +28,7 @@ from reelweave.loader.errors import UsageError
 from reelweave.loader.storage import Storage, StorageConfig, open_storage
 from reelweave.loader.storage.base import ObjectInfo
 from reelweave.loader.storage.local import LocalStorage
+from reelweave.loader.text import counted
 
 __all__ = ["SourceRef", "list_sources", "shown"]
 
@@ -40,8 +41,8 @@ def list_sources(
 ) -> list[SourceRef]:
     """Return all sources of the inputs, sorted by URI, each once.
 
-    A folder or prefix stands for the files below it with a suffix of a video. A ``.txt``, ``.csv``, ``.json``,
-    ``.jsonl`` or ``.parquet`` file is a list of paths and web addresses, relative to the list's own place:
+    A folder or prefix stands for the files below it with a suffix of a video. A ``.txt``, ``.csv``, ``.tsv``,
+    ``.json``, ``.jsonl`` or ``.parquet`` file is a list of paths and web addresses, relative to the list's own place:
     see `reelweave.curate.sources.lists`. Any other file is a source, whatever its name. An entry that cannot be read is
     kept with its fault: it fails in the accounting and does not stop the run.
 
@@ -95,6 +96,7 @@ def _in_folder(text: str, config: StorageConfig, tell: Callable[[str], object]) 
     base = storage.root if text.startswith("file:") else text.rstrip("/")
     hidden = 0
     other_suffixes: Counter[str] = Counter()
+    lists: list[str] = []  # the first one
     entry = None
     videos: list[SourceRef] = []
     sidecars: defaultdict[str, list[str]] = defaultdict(list)
@@ -114,22 +116,28 @@ def _in_folder(text: str, config: StorageConfig, tell: Callable[[str], object]) 
                 sidecars[uri.removesuffix(exact_suffix)].append(version_of(exact_suffix, info))
         else:  # captions are read of .txt and .json in small letters
             other_suffixes[suffix if suffix not in SIDECAR_SUFFIXES else exact_suffix] += 1
+            lists += [entry.path] if suffix in LIST_SUFFIXES - SIDECAR_SUFFIXES and not lists else []
     if entry is None:
         raise UsageError(
             f"input {text} does not exist or is empty; give a file, a folder, an s3:// prefix, a web address"
             " or a list"
         )
-    _tell_left_out(text, hidden, other_suffixes, tell)
+    _tell_left_out(text, hidden, other_suffixes, tell, lists)
     return [with_sidecars(video, sidecars.get(stem_of(video.uri), ())) for video in videos]
 
 
 def _tell_left_out(
-    text: str, hidden: int, other_suffixes: Counter[str], tell: Callable[[str], object]
+    text: str,
+    hidden: int,
+    other_suffixes: Counter[str],
+    tell: Callable[[str], object],
+    lists: Sequence[str],
 ) -> None:
     if hidden:
+        files = counted(hidden, "hidden file", "hidden files")
         tell(
-            f"{hidden} hidden files below {shown(text)} (their names, or those of folders above, start with a dot) were"
-            " left out; name them as inputs to include them"
+            f"left out below {shown(text)}: {files} (their names, or those of folders above, start with a dot); name"
+            " them as inputs to include them"
         )
     if other_suffixes:
         by_count = sorted(
@@ -137,9 +145,14 @@ def _tell_left_out(
         )
         kinds = ", ".join(f"{kind or 'none'} {count}" for kind, count in by_count[:_MOST_KINDS])
         tell(
-            f"{other_suffixes.total()} files below {shown(text)} were left out, since their extension ({kinds}"
+            f"left out below {shown(text)}: {counted(other_suffixes.total(), 'file')} whose extension ({kinds}"
             f"{', ...' if len(other_suffixes) > _MOST_KINDS else ''}) is none of a video; name videos among them as"
             " inputs"
+            + (
+                f". {lists[0]} may be a list of captions or segments: name it as an input, too"
+                if lists
+                else ""
+            )
         )
 
 

@@ -1,4 +1,4 @@
-"""Parsing of source lists (txt, csv, json, jsonl and parquet), one entry after the other."""
+"""Parsing of source lists (txt, csv, tsv, json, jsonl and parquet), one entry after the other."""
 
 import csv
 import json
@@ -11,7 +11,7 @@ from reelweave.curate.sources.entries import InvalidEntry, ListEntry, Record, ch
 from reelweave.curate.sources.json_lists import json_entries
 from reelweave.loader.errors import UsageError, first_line
 
-LIST_SUFFIXES = frozenset((".txt", ".csv", ".json", ".jsonl", ".parquet"))
+LIST_SUFFIXES = frozenset((".txt", ".csv", ".tsv", ".json", ".jsonl", ".parquet"))
 MAX_LINE_BYTES = 1 << 20
 _PARQUET_ROWS = 4096
 _PARQUET_DEPTH = 4
@@ -48,7 +48,8 @@ def read_list(
     if suffix == ".parquet":
         records = _parquet_records(file, name, tell)
     else:
-        records = {".csv": _csv_records, ".jsonl": _jsonl_records}[suffix](file, name)
+        readers = {".csv": _csv_records, ".tsv": _tsv_records, ".jsonl": _jsonl_records}
+        records = readers[suffix](file, name)
     for line_number, record in enumerate(records, 1):
         yield record if isinstance(record, InvalidEntry) else entry_of(record, f"entry {line_number}")
 
@@ -68,8 +69,16 @@ def _lines(file: BinaryIO) -> Iterator[str | InvalidEntry]:
             yield InvalidEntry(f"line {line_number}", "is no UTF-8 text; save it as UTF-8")
 
 
-def _csv_records(file: BinaryIO, name: str) -> Iterator[Record | InvalidEntry]:
+def _tsv_records(file: BinaryIO, name: str) -> Iterator[Record | InvalidEntry]:
+    # Many are written without quotes; strictly, a quote that nobody closes is an error, and takes no lines with it.
+    return _csv_records(file, name, kind="TSV", delimiter="\t", strict=True)
+
+
+def _csv_records(
+    file: BinaryIO, name: str, kind: str = "CSV", **dialect: Any
+) -> Iterator[Record | InvalidEntry]:
     wrong: list[InvalidEntry] = []
+    separator = "tabs" if kind == "TSV" else "commas"
 
     def lines() -> Iterator[str]:
         for line in _lines(file):
@@ -77,11 +86,13 @@ def _csv_records(file: BinaryIO, name: str) -> Iterator[Record | InvalidEntry]:
                 wrong.append(line)
             yield line if isinstance(line, str) else "\n"
 
-    rows = csv.DictReader(lines())  # cells beyond the first line come under None; columns may have no name
+    rows = csv.DictReader(
+        lines(), **dialect
+    )  # cells beyond the first line come under None; columns may have no name
     try:
         heads = rows.fieldnames
     except csv.Error as error:
-        raise UsageError(f"list {name}, line {rows.reader.line_num} is no CSV: {error}") from error
+        raise UsageError(f"list {name}, line {rows.reader.line_num} is no {kind}: {error}") from error
     if wrong or not heads:
         reason = f"{wrong[0].place} {wrong[0].reason}" if wrong else "line 1 names no columns"
         raise UsageError(f"list {name}, {reason}")
@@ -90,14 +101,14 @@ def _csv_records(file: BinaryIO, name: str) -> Iterator[Record | InvalidEntry]:
         try:
             row: Record | InvalidEntry | None = next(rows, None)
         except csv.Error as error:
-            row = InvalidEntry(label, f"is no CSV: {error}")
+            row = InvalidEntry(label, f"is no {kind}: {error}")
         yield from wrong
         wrong.clear()
         if row is None:
             return
         if not isinstance(row, InvalidEntry) and None in row:
             label = f"line {rows.line_num}"
-            row = InvalidEntry(label, "has more cells than the first line; quote text with commas")
+            row = InvalidEntry(label, f"has more cells than the first line; quote text with {separator}")
         yield row
 
 

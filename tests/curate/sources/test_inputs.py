@@ -296,7 +296,7 @@ def test_what_is_no_file_is_a_fault_where_a_film_is_meant(folder: Path) -> None:
         "b.mp4",
         "deep/c d.webm",
     ]
-    assert notes[0].startswith("1 hidden files")
+    assert ": 1 hidden file (" in notes[0]
 
 
 def test_films_that_have_a_hidden_name_and_an_open_one_are_found_by_the_open_one(tmp_path: Path) -> None:
