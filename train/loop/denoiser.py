@@ -16,6 +16,7 @@ from reelweave.train.loop.logs.breakdown import LossRows
 from reelweave.train.loop.logs.log import MetricLog
 from reelweave.train.loop.validation import Validation, Validator
 from reelweave.train.measure.timings import StepClock
+from reelweave.train.models.encoders.cut_captions import CutCaptions
 from reelweave.train.models.encoders.stored import StoredEncoders
 from reelweave.train.parallel.layout import lay_out
 from reelweave.train.parallel.mesh import DATA, Ranks
@@ -61,6 +62,7 @@ class DenoiserTask:
         self.weights, self.data = layout.weights, ranks.along(*DATA)
         self._ema = Ema(config.ema, layout.weights)
         self._rows = LossRows()
+        self._cut, self._cut_sentence = CutCaptions(layout.bundle.text), ""
         self._validator = Validator(validation, config, layout, self._ema, out) if validation else None
 
     @property
@@ -103,6 +105,8 @@ class DenoiserTask:
         """Run the microbatches as the layout or the plan of cascades has them; note the loss of each sample."""
         for batch, sample_losses in self._layout.passes(batches, losses.add, clock):
             self._rows.add(batch, sample_losses)
+            if self._layout.ranks.world.rank == 0:
+                self._cut_sentence = self._cut.add(batch.captions) or self._cut_sentence
             yield batch
 
     def updated(self) -> Iterable[nn.Parameter]:
@@ -127,6 +131,9 @@ class DenoiserTask:
 
     def after_step(self, step: int, log: MetricLog) -> None:
         """Draw the timeline of cascades; break the losses down; evaluate held-out clips; sample validation videos."""
+        if self._cut_sentence:
+            log.say(f"step {step}: {self._cut_sentence}")
+            self._cut_sentence = ""
         if self._cascades is not None and (line := self._cascades.shown(step, self._out)):
             log.say(line)
         if step % self._config.log.every_steps == 0:

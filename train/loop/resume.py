@@ -1,6 +1,7 @@
 """Resume: compatibility of configurations, and random seeds per step."""
 
 import hashlib
+import logging
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ from reelweave.train.config.vae import VaeTrainConfig
 from reelweave.train.latents.frozen_parts import FrozenParts, check_parts
 from reelweave.train.sampling.trained.base import check_base
 from reelweave.train.step.batches import BatchStream, dataset_names_of, plan_keys_of
+from reelweave.train.step.learning_rate import learning_rate
 
 FREE = ("log", "checkpoint", "lost_after_s", "parallel", "fp8")
 """Sections that may change when a run resumes, as may ``schedule.total_steps``."""
@@ -24,6 +26,10 @@ DATASETS = "datasets"
 """Key of a checkpoint's plans under which it names the datasets of its stream for people."""
 
 _MOST_KEYS = 5
+_SAME_RATE = 0.1
+"""Change of the learning rate, as a share of the full one, that is not worth a word."""
+
+_log = logging.getLogger(__name__)
 
 
 class Outside(NamedTuple):
@@ -66,12 +72,33 @@ def resume(
         )
     check_base(checkpoints.uri(state.step), state.base, outside.base)
     check_parts(checkpoints.uri(state.step), state.frozen, outside.parts, config.checkpoint.changed_parts)
+    _say_new_rate(checkpoints.uri(state.step), state, config)
     checkpoints.load_(state)
     try:
         stream.load_state_dict(state.stream)
     except UsageError as error:
         raise _refused(state, stream, checkpoints.uri(state.step), error) from error
     return state.step
+
+
+def _say_new_rate(uri: str, state: CheckpointState, config: TrainConfig | VaeTrainConfig) -> None:
+    """Say where the learning rate goes on from elsewhere, since another number of steps stretches its curve."""
+    saved = type(config.schedule).model_validate(state.config["schedule"])
+    if saved.total_steps == config.schedule.total_steps:
+        return
+    before = learning_rate(state.step - 1, config.optimizer, saved)
+    after = learning_rate(state.step, config.optimizer, config.schedule)
+    if abs(after - before) > _SAME_RATE * config.optimizer.lr:
+        _log.warning(
+            "%s: schedule.total_steps was %d and is %d now, which stretches the curve of the learning rate: it was %.3g"
+            " in step %d and is %.3g in the next one",
+            uri,
+            saved.total_steps,
+            config.schedule.total_steps,
+            before,
+            state.step,
+            after,
+        )
 
 
 def _refused(state: CheckpointState, stream: BatchStream, uri: str, error: UsageError) -> UsageError:

@@ -1,5 +1,6 @@
 """Validation: videos of fixed captions from the weights in training, on the ranks and in the layout of the run."""
 
+import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ from reelweave.train.loop.validation_config import ValidationConfig, ValidationP
 from reelweave.train.loop.validation_files import ValidationFiles
 from reelweave.train.models.build import build_tokenizer
 from reelweave.train.models.encoders.stored import StoredLatents, StoredText
-from reelweave.train.models.encoders.text import build_text_encoder
+from reelweave.train.models.encoders.text import TextEncoder, build_text_encoder
 from reelweave.train.models.encoders.tokenizer import LatentSizes, Tokenizer
 from reelweave.train.models.published.expert_pair import Experts
 from reelweave.train.models.published.experts import ALL_TIMES
@@ -34,6 +35,8 @@ from reelweave.train.sampling.layout import VideoLayout
 from reelweave.train.sampling.prediction.first_frames import read_first_frames
 from reelweave.train.sampling.prediction.predictor import Conditions
 from reelweave.train.step.ema import Ema
+
+_log = logging.getLogger(__name__)
 
 EncodeVideo = Callable[[NDArray[np.uint8], int], bytes]
 """Encoder of an RGB video [3, frames, height, width] at a number of frames per second to the bytes of an MP4."""
@@ -104,6 +107,7 @@ class Validator:
             self._sampler.check_first_frames(row.image_frames if row.image else 0)
         self._own = range(self._data.rank, len(validation.rows), self._data.size)
         self._given = self._encode_pictures()
+        self._warn_of_cut(layout.bundle.text)
         self._stored_text = self._encode_now(train) if isinstance(layout.bundle.text, StoredText) else {}
 
     def run(self, step: int, log: MetricLog) -> None:
@@ -174,12 +178,22 @@ class Validator:
             self._tokenizer.to("cpu")
         return video_BCTHW
 
+    def _warn_of_cut(self, text: TextEncoder) -> None:
+        captions = [*(row.prompt for row in self._asked.rows), self._asked.config.negative_prompt]
+        if self._layout.ranks.world.rank == 0 and (count := sum(text.cut(captions))):
+            _log.warning(
+                "validation: %d of its captions have more than text.max_text_tokens = %d tokens; the rest is cut off",
+                count,
+                text.most_tokens,
+            )
+
     def _encode_now(self, train: TrainConfig) -> dict[int, list[Conditions]]:
         """Return the conditions of this rank's captions, on the host, from a text encoder that is then dropped."""
         bundle, device = self._layout.bundle, self._layout.ranks.world.device
         stored = bundle.text
         with torch.random.fork_rng(devices=[]):
             bundle.text = build_text_encoder(train.text).to(device).eval()
+        self._warn_of_cut(bundle.text)
         try:
             return {
                 index: [

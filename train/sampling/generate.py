@@ -87,6 +87,12 @@ class VideoSampler:
                 f"guidance={config.guidance:g} needs a model that knows videos without captions, but this one"
                 " was trained with objective.caption_dropout=0; sample with guidance=1, or with a negative prompt"
             )
+        ignored = {"negative_prompt": config.negative_prompt, "rescale": config.rescale}
+        if len(self._weights) == 1 and (named := next((name for name in ignored if ignored[name]), None)):
+            raise UsageError(
+                f"guidance=1 runs the caption alone, and {named} would do nothing: leave {named} out, or take other"
+                " guidance"
+            )
         self._check_experts()
         self.bundle.dit.grid(self.latent_size)
 

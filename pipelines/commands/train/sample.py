@@ -188,6 +188,7 @@ def run(options: argparse.Namespace) -> int:
     with join(options.device) as world, count_sent_bytes() as sent, ExitStack() as stack:
         trained = _model(options, world)
         stack.enter_context(attention_backend(trained.config, world.device, required=False))
+        from reelweave.pipelines.sampling.cut_captions import say_cut_captions
         from reelweave.pipelines.sampling.frame_rate import fps_of_files
         from reelweave.pipelines.sampling.run import SamplingRun
 
@@ -198,6 +199,8 @@ def run(options: argparse.Namespace) -> int:
         fps = fps_of_files(options.fps, trained.config.model, says=world.rank == 0)
         decode_bytes = None if options.decode_gib is None else int(options.decode_gib * 2**30)
         job = SamplingRun(world, trained, requests, config, fps, advised.degrees, decode_bytes)
+        if world.rank == 0:
+            say_cut_captions(trained.bundle.text, configs, requests)
         outputs = (_one if options.prompts is None else _many)(job, world, out)
         sent_bytes = [int(text) for text in world.gather_text(str(sent.total))]
         if world.rank > 0:

@@ -154,3 +154,25 @@ def test_a_decode_keeps_its_memory_or_is_refused_before_the_first_step(
     assert status == 2
     assert "smallest tiles" in err
     assert not refused.exists()
+
+
+def test_a_prompt_that_is_cut_off_is_said(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    long = "a wave " * 5
+    status, _, err = ends(capsys, trained, "--prompt", long, "--out", str(tmp_path / "long.mp4"))
+    assert status == 0
+    assert "1 of 1 captions have more than text.max_text_tokens = 8 tokens; the rest is cut off" in err
+    status, _, err = ends(capsys, trained, "--prompt", "a wave", "--out", str(tmp_path / "short.mp4"))
+    assert status == 0
+    assert "cut off" not in err
+
+
+@pytest.mark.parametrize("option", [("--negative-prompt", "blurred"), ("--rescale", "0.7")])
+def test_what_guidance_of_one_would_pass_over_is_refused(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], option: tuple[str, str]
+) -> None:
+    out = tmp_path / "out.mp4"
+    status, _, err = ends(capsys, trained, "--prompt", "a", "--guidance", "1", *option, "--out", str(out))
+    assert status == 2
+    assert f"guidance=1 runs the caption alone, and {option[0][2:].replace('-', '_')} would do nothing" in err

@@ -3,6 +3,7 @@ import torch
 
 from reelweave.loader.errors import UsageError
 from reelweave.train.config.text import HashedTextConfig, TransformersTextConfig
+from reelweave.train.models.encoders.cut_captions import CutCaptions
 from reelweave.train.models.encoders.text import HashedTextEncoder, TransformersTextEncoder
 from tests.train import published
 
@@ -125,3 +126,26 @@ def test_weights_in_a_pickle_are_refused(bert, tmp_path):
     torch.save(load_file(bert / "model.safetensors"), tmp_path / "pytorch_model.bin")
     with pytest.raises(UsageError, match=r"model\.safetensors"):
         TransformersTextEncoder(TransformersTextConfig(name=str(tmp_path)))
+
+
+def test_captions_that_are_cut_off_are_counted_by_both_encoders(tmp_path):
+    long, short = "a cat jumps over the dog", "a dog"
+    template = {"template": "the dog {}", "template_tokens": 2}
+    where = published.publish_text(tmp_path, kind="T5")
+    transformers = TransformersTextEncoder(TransformersTextConfig(**where, **template, max_text_tokens=6))
+    for encoder in (hashed(max_text_tokens=5), hashed(max_text_tokens=6), transformers):
+        expected = encoder.most_tokens == 5
+        assert encoder.cut([long, short, ""]) == [expected, False, False]
+    assert transformers.cut([f"{long} a"]) == [True]
+
+
+def test_cut_captions_are_told_at_powers_of_ten():
+    counted = CutCaptions(hashed(max_text_tokens=2))
+    assert counted.add(["a dog"]) is None
+    assert counted.add(["a dog", "a dog jumps"]).startswith(
+        "1 of 3 captions so far have more than text.max_text_tokens = 2"
+    )
+    assert counted.add(["a dog jumps"] * 8) is None
+    assert counted.add(["a dog jumps"] * 40).startswith("49 of 51 captions")
+    assert counted.add(["a dog jumps"] * 50) is None
+    assert counted.add(["a dog jumps"]).startswith("100 of 102 captions")

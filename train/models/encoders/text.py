@@ -42,9 +42,11 @@ class TextEncoder(nn.Module):
         width: width D of the context.
         pooled_width: number of pooled caption values in the first row of the context; 0: that row is a token.
         lockstep: True if ranks share the weights, so that all of them must encode equally often.
+        most_tokens: number of tokens of a caption in use; 0: all.
     """
 
     width: int
+    most_tokens: int = 0
     pooled_width: int = 0
     lockstep: bool = False
 
@@ -75,6 +77,10 @@ class TextEncoder(nn.Module):
         """Return the number of valid tokens of each caption, without encoding it."""
         raise NotImplementedError
 
+    def cut(self, captions: Sequence[str]) -> list[bool]:
+        """Return whether each caption has more tokens than are in use."""
+        return [False] * len(captions)
+
 
 class HashedTextEncoder(TextEncoder):
     """Trainable embeddings of hashed words: a bag of words after a start token.
@@ -86,7 +92,7 @@ class HashedTextEncoder(TextEncoder):
     def __init__(self, config: HashedTextConfig) -> None:
         super().__init__()
         self.config = config
-        self.width = config.width
+        self.width, self.most_tokens = config.width, config.max_text_tokens
         self.table = nn.Embedding(1 + config.vocabulary, config.width)
 
     def encode(self, captions: Sequence[str]) -> EncodedText:
@@ -100,6 +106,9 @@ class HashedTextEncoder(TextEncoder):
 
     def lengths(self, captions: Sequence[str]) -> list[int]:
         return [len(self._rows(caption)) for caption in captions]
+
+    def cut(self, captions: Sequence[str]) -> list[bool]:
+        return [len(words(caption, self.most_tokens + 1)) > self.most_tokens for caption in captions]
 
     def _rows(self, caption: str) -> list[int]:
         return [0, *(1 + self._hash(word) for word in words(caption, self.config.max_text_tokens))]
@@ -127,7 +136,7 @@ class TransformersTextEncoder(TextEncoder):
         self.config = config
         self.tokenizer, self.model = _load(config, "text", meta)
         self._device: torch.device | None = None
-        self.width = int(self.model.config.hidden_size)
+        self.width, self.most_tokens = int(self.model.config.hidden_size), config.max_text_tokens
         self.pooled: _Pooled | None = None
         if config.pooled is not None:
             self.pooled = _Pooled(config.pooled, meta)
@@ -178,11 +187,20 @@ class TransformersTextEncoder(TextEncoder):
         counts: list[int] = self._counting(self._tokens(captions)["attention_mask"]).sum(dim=1).tolist()
         return counts
 
+    def cut(self, captions: Sequence[str]) -> list[bool]:
+        """Return whether each caption has more tokens than are in use; of a pooled encoder nothing is counted."""
+        most = self.config.template_tokens + self.most_tokens
+        rows = self.tokenizer(self._filled(captions), verbose=False)["input_ids"]
+        return [len(row) > most for row in rows]
+
+    def _filled(self, captions: Sequence[str]) -> list[str]:
+        return [self.config.template.replace("{}", caption) for caption in captions]
+
     def _tokens(self, captions: Sequence[str]) -> Any:
         """Tokenize captions for the encoder."""
         config = self.config
         tokens = self.tokenizer(
-            [config.template.replace("{}", caption) for caption in captions],
+            self._filled(captions),
             padding=True if config.padding == "mask" else "max_length",
             truncation=True,
             max_length=config.template_tokens + config.max_text_tokens,

@@ -1,0 +1,51 @@
+"""What a run says of its captions and of its learning rate."""
+
+from pathlib import Path
+
+import pytest
+
+from reelweave.train.config.text import HashedTextConfig
+from reelweave.train.loop.logs.log import read_metrics
+from reelweave.train.loop.trainer import Trainer
+from reelweave.train.loop.validation import Validation
+from reelweave.train.loop.validation_config import ValidationConfig
+from tests.train.clips import ClipStream, tiny_config
+
+
+def test_captions_longer_than_the_encoder_reads_are_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    text = HashedTextConfig(vocabulary=64, width=16, max_text_tokens=3)
+    config = tiny_config(4).model_copy(update={"text": text})
+    asked = ValidationConfig(
+        prompts=("a wave", "a wave going on"), height=16, width=16, frames=5, guidance=1.0, every_steps=100
+    )
+    validation = Validation(asked, lambda *_: b"")
+    Trainer(config, ClipStream(), tmp_path / "run", validation=validation).run()
+    said = capsys.readouterr().err
+    # "a wave going N" has four words; four captions in each of four steps.
+    assert "step 1: 4 of 4 captions so far have more than text.max_text_tokens = 3 tokens" in said
+    assert "step 3: 12 of 12 captions so far" in said
+    assert said.count("captions so far") == 2
+    assert "validation: 1 of its captions have more than text.max_text_tokens = 3 tokens" in caplog.text
+    Trainer(tiny_config(4), ClipStream(), tmp_path / "other").run()
+    assert "captions so far" not in capsys.readouterr().err
+
+
+def test_a_longer_schedule_says_how_the_learning_rate_goes_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A cosine of 8 steps has ended near its least rate; stretched to 16 steps it is at half of the way."""
+    Trainer(tiny_config(8), ClipStream(), tmp_path / "run").run()
+    Trainer(tiny_config(16), ClipStream(), tmp_path / "run").run()
+    rates = [metrics.lr for metrics in read_metrics(tmp_path / "run", 16)]
+    assert rates[8] > 2 * rates[7]
+    assert "schedule.total_steps was 8 and is 16 now" in caplog.text
+    assert f"it was {rates[7]:.3g} in step 8 and is {rates[8]:.3g} in the next one" in caplog.text
+    caplog.clear()
+    constant = {"kind": "constant", "warmup_steps": 0}
+    for steps in (2, 4):
+        config = tiny_config(steps)
+        schedule = config.schedule.model_copy(update=constant)
+        Trainer(config.model_copy(update={"schedule": schedule}), ClipStream(), tmp_path / "flat").run()
+    assert "schedule.total_steps" not in caplog.text
