@@ -49,11 +49,13 @@ class Validation:
     Attributes:
         config: captions, interval, size and solver.
         encode: encoder of their files.
+        fps: frames per second that the run samples clips at; None: at whatever rates they have.
         rows: captions and pictures of ``config``, read once.
     """
 
     config: ValidationConfig
     encode: EncodeVideo
+    fps: float | None = None
     rows: tuple[ValidationPrompt, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -81,7 +83,7 @@ class Validator:
         self, validation: Validation, train: TrainConfig, layout: ParallelModel, ema: Ema, out: Path
     ) -> None:
         self.every_steps = validation.config.every_steps
-        self._fps = validation.config.fps or file_fps(frame_rate(train.model))
+        self._fps = validation.config.fps or file_fps(frame_rate(train.model) or validation.fps)
         self._asked, self._layout, self._ema = validation, layout, ema
         self._weights = validation.config.weights or ("ema" if train.ema else "model")
         if self._weights == "ema" and not train.ema:

@@ -47,7 +47,7 @@ class ValidationConfig(SampleConfig):
     fps: int | None = Field(
         None,
         ge=1,
-        description="frames per second of the files; null: those that a published model was trained at, otherwise 24",
+        description="frames per second of the files; null: those that the model was trained at, otherwise 24",
     )
 
     @model_validator(mode="after")

@@ -11,7 +11,7 @@ from reelweave.loader.dataset.latents import Latents
 from reelweave.pipelines.commands.data.curate import print_accounting, summary
 from reelweave.pipelines.configuration.kept import kept_yaml, repeated_with
 from reelweave.pipelines.terminal.arguments import add_config, add_log_format
-from reelweave.pipelines.terminal.console import print_json, stdout, table
+from reelweave.pipelines.terminal.console import print_json, stderr, stdout, table
 from reelweave.pipelines.terminal.curation_progress import curation_progress
 
 KEPT = "latents.yaml"
@@ -30,12 +30,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Encode, and print what is stored of each bucket and the state of every sample."""
+    from reelweave.loader.blend.reading import is_blend_file
     from reelweave.loader.buckets.assignment import assign
-    from reelweave.pipelines.configuration.model_rate import resolve_run
+    from reelweave.loader.dataset import open_dataset
+    from reelweave.pipelines.configuration.model_rate import other_rates, resolve_run
     from reelweave.pipelines.latents.run import make_latents
 
     overrides = [f"dataset={json.dumps(options.dataset)}", f"out={json.dumps(options.out)}"]
     config = resolve_run(options.config, [*overrides, *options.set])
+    if not is_blend_file(options.dataset):  # which is refused below
+        for sentence in other_rates(config, open_dataset(options.dataset, config.storage).plan_index):
+            stderr().print(sentence, markup=False, soft_wrap=True)
     command = ["latents", options.dataset, "--out", options.out]
     command += repeated_with(options.out, KEPT, config.storage)
     with curation_progress(options.log_format, options.out) as progress:

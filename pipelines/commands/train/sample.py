@@ -137,7 +137,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--fps",
         type=int,
         metavar="FPS",
-        help="frames per second of the file (default: those that a published model was trained at, otherwise 24)",
+        help="frames per second of the file (default: those that the model was trained at, otherwise 24)",
     )
     parser.add_argument(
         "--weights",
@@ -196,7 +196,7 @@ def run(options: argparse.Namespace) -> int:
         advised = _degrees(options, world.size, trained, configs)
         if not advised.found and world.rank == 0:
             stderr().print(f"{advised.reason}; {_told(advised.degrees)}", markup=False, soft_wrap=True)
-        fps = fps_of_files(options.fps, trained.config.model, says=world.rank == 0)
+        fps = fps_of_files(options.fps, trained.config.model, trained.fps, says=world.rank == 0)
         decode_bytes = None if options.decode_gib is None else int(options.decode_gib * 2**30)
         job = SamplingRun(world, trained, requests, config, fps, advised.degrees, decode_bytes)
         if world.rank == 0:

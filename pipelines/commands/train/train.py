@@ -154,7 +154,10 @@ def _validation(config: "TrainRunConfig") -> "Validation | None":
     from reelweave.pipelines.terminal.mp4 import encode_mp4
     from reelweave.train.loop.validation import Validation
 
-    return Validation(config.validation, encode_mp4) if config.validation else None
+    if config.validation is None:
+        return None
+    fps = None if config.stream.curriculum else config.stream.buckets.sampling.fps
+    return Validation(config.validation, encode_mp4, fps)
 
 
 def held_out_batches(

@@ -85,6 +85,41 @@ def test_other_rates_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert "2 of 2 clips have fewer than 50 frames per second" in said
 
 
+def test_latents_tell_other_rates_before_they_encode(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = run_file(tmp_path, "2.1 T2V", sampling={"mode": "window"})
+    words = ["latents", str(tmp_path / "clips"), "--config", str(file), "--out", str(tmp_path / "set")]
+    words += ["--set", "latents.runner=sequential", "--set", "latents.context=false"]
+    assert main(words) == 0
+    assert f"2 of 2 clips play at 25 frames per second, and {tmp_path / 'wan'} was trained at 16" in (
+        capsys.readouterr().err
+    )
+
+
+def test_videos_of_our_own_models_have_the_rate_of_their_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = run_file(tmp_path, "2.1 T2V", sampling={"mode": "fps", "fps": 8})
+    values = yaml.safe_load(file.read_text())
+    values["train"] |= {
+        "model": {"hidden": 24, "heads": 2, "layers": 1, "patch": [1, 2, 2]},
+        "tokenizer": {"kind": "patch", "frames": 4, "height": 8, "width": 8},
+        "lora": None,
+    }
+    file.write_text(yaml.safe_dump(values))
+    assert main(["train", "--config", str(file)]) == 0
+    assert rate_of(tmp_path / "run/validation/step-000001/000.mp4") == 8
+    words = ["sample", "--checkpoint", str(tmp_path / "run"), "--prompt", "a cat", "--device", "cpu"]
+    words += ["--size", "32x32", "--frames", "5", "--steps", "1", "--guidance", "1"]
+    for more, expected in (([], 8), (["--layout", "training"], 8), (["--fps", "16"], 16)):
+        capsys.readouterr()
+        assert main([*words, *more, "--out", str(tmp_path / "cat.mp4")]) == 0
+        assert rate_of(tmp_path / "cat.mp4") == expected
+        said = "--fps 16: the model was trained at 8 frames per second"
+        assert (said in capsys.readouterr().err) == (expected == 16)
+
+
 @pytest.mark.parametrize(
     ("name", "form"), [("finetune_wan_lora", "2.1 T2V"), ("finetune_wan22_i2v_lora", "2.2 A14B I2V")]
 )

@@ -20,7 +20,7 @@ from reelweave.train.sampling.in_training.experts import expert_runners, other_e
 from reelweave.train.sampling.in_training.groups import VideoGroups
 from reelweave.train.sampling.in_training.parts import load_part_, set_adapters_, to_sample
 from reelweave.train.sampling.layout import VideoLayout
-from reelweave.train.sampling.trained.load import Trained, published, trained_weights
+from reelweave.train.sampling.trained.load import Trained, published, sampled_fps, trained_weights
 
 
 def load_trained_on(
@@ -53,7 +53,8 @@ def load_trained_on(
     bundle = place(config, ranks, empty=complete).eval()
     load_part_(saved, bundle, ranks)
     refresh(bundle.dit, config.fp8)
-    return Trained(saved.uri, config, bundle, saved.state.step, saved.group, ranks=ranks)
+    fps = sampled_fps(saved.state)
+    return Trained(saved.uri, config, bundle, saved.state.step, saved.group, ranks=ranks, fps=fps)
 
 
 def load_published_on(

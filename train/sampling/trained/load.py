@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 
 from reelweave.loader.errors import UsageError, first_line
 from reelweave.loader.storage import StorageConfig
-from reelweave.train.checkpoint.state import BaseWeights
+from reelweave.train.checkpoint.state import BaseWeights, CheckpointState
 from reelweave.train.checkpoint.weights import Group, Weights, weights_of
 from reelweave.train.config.lora import LoraConfig
 from reelweave.train.config.model import DiffusersConfig
@@ -54,6 +54,7 @@ class Trained:
         experts: the model and the one for other times (`reelweave.train.sampling.experts.loading`); None: it
             is for all times.
         base: weights under the adapters that the run trained; None: none, or unknown.
+        fps: frames per second that the run sampled clips at; None: at whatever rates they have, or unknown.
         ranks: grid of training that holds the weights (`reelweave.train.sampling.in_training`); None: every
             rank has all of them.
     """
@@ -66,6 +67,7 @@ class Trained:
     experts: Experts | None = None
     ranks: Ranks | None = None
     base: BaseWeights | None = None
+    fps: float | None = None
 
     @property
     def present(self) -> Sequence[Denoiser]:
@@ -99,7 +101,17 @@ def load_trained(
     bundle = Bundle(config)
     saved.load_(bundle.trained())
     model = bundle.to(device).eval()
-    return Trained(saved.uri, config, model, saved.state.step, saved.group, base=saved.state.base)
+    state = saved.state
+    return Trained(saved.uri, config, model, state.step, saved.group, base=state.base, fps=sampled_fps(state))
+
+
+def sampled_fps(state: CheckpointState) -> float | None:
+    """Return the frames per second that a run sampled clips at; None: at whatever rates they have, or unknown."""
+    plans = state.plans or {}
+    if plans.get("curriculum") is not None:
+        return None  # its stages may have rates of their own
+    fps = plans.get("buckets", {}).get("sampling", {}).get("fps")
+    return None if fps is None else float(fps)
 
 
 def trained_weights(
