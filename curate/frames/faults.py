@@ -8,6 +8,7 @@ from av.error import FFmpegError
 
 from reelweave.curate.frames.source import SourceError
 from reelweave.loader.errors import MachineError, ObjectError, RunError, UsageError, is_short
+from reelweave.loader.storage import UnansweredError
 from reelweave.loader.storage.steady import is_fault
 
 _FULL = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EROFS))
@@ -27,6 +28,8 @@ def fault_of(error: Exception) -> tuple[str, str]:
     """
     if isinstance(error, SourceError):
         return "probe", str(error)
+    if isinstance(error, UnansweredError):
+        raise MachineError(str(error), lasts=True) from error
     if isinstance(error, ObjectError):
         return "open", str(error)
     if isinstance(error, RunError | UsageError):

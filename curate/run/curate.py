@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from reelweave.curate.config import CurateConfig
+from reelweave.curate.ledger.known_sources import as_known, joined
 from reelweave.curate.ledger.ledger import LEDGER, Ledger, digest_of
 from reelweave.curate.ledger.redo import begin_redo, end_redo
 from reelweave.curate.run.driver import Driver
@@ -33,7 +34,6 @@ from reelweave.curate.run.write_shards import write_shards
 from reelweave.curate.source_pass.part_store import PARTS
 from reelweave.curate.source_pass.stage import KILLED
 from reelweave.curate.sources.inputs import SourceRef, list_sources, shown
-from reelweave.curate.sources.segments import Segment, from_stored
 from reelweave.curate.takedown.forget import forget
 from reelweave.curate.takedown.takedown import TakeDowns
 from reelweave.loader.dataset import ACCOUNTING, SCORES, Content, Dataset, Manifest, publish, settle
@@ -42,6 +42,7 @@ from reelweave.loader.dataset.publishing.publication import read_once
 from reelweave.loader.errors import UsageError
 from reelweave.loader.settings import differences
 from reelweave.loader.storage import Storage, leased, open_storage
+from reelweave.loader.text import counted
 
 COMMAND = "reelweave curate"
 VERSIONED = ("reelweave", "av", "numpy", "pyarrow")
@@ -169,9 +170,14 @@ def asked_for(inputs: Sequence[str], storage: Storage, config: CurateConfig, upd
     listing_notes: list[str] = []
     sources: Sequence[SourceRef] = list_sources(inputs, config.storage, listing_notes.append)
     notes: tuple[str, ...] = ()
+    sources, silent = as_known(ledger, sources)
+    if silent:
+        listing_notes.append(
+            f"{counted(silent, 'source')} whose web server gives no answer now: meant as an earlier run found it"
+        )
     inputs = [shown(text) for text in inputs]
     if dataset is not None and update:
-        inputs, sources, notes = _joined(ledger, inputs, sources)
+        inputs, sources, notes = joined(ledger, inputs, sources)
     settings: dict[str, Any] = {
         "curate": config.content(),
         "inputs": list(inputs),
@@ -302,39 +308,6 @@ def versions() -> dict[str, str]:
     """Return the versions of the code that decides the dataset's bytes."""
     package_versions = {name: importlib.metadata.version(name) for name in VERSIONED}
     return {**package_versions, "python": ".".join(str(part) for part in sys.version_info[:2])}
-
-
-def _joined(
-    ledger: Ledger, inputs: Sequence[str], sources: Sequence[SourceRef]
-) -> tuple[list[str], list[SourceRef], tuple[str, ...]]:
-    """Return inputs and sources of all runs, and notes; a source that is named again is looked up anew."""
-    before = ledger.read_note("inputs") or {"inputs": [], "sources": []}
-    listed = {source.uri for source in sources}
-    rows = [row for row in before["sources"] if row["uri"] not in listed]
-    # A wrong line of a list that was read again is mended, or would have been found again.
-    earlier_sources = [
-        SourceRef.from_stored(row)
-        for row in rows
-        if not (row["fault"] and row["uri"].rpartition("#")[0] in inputs)
-    ]
-    all_inputs = list(dict.fromkeys([*before["inputs"], *inputs]))
-    notes: tuple[str, ...] = ()
-    if earlier_sources:
-        notes = (f"{len(earlier_sources)} sources of earlier runs are not in the input and were kept",)
-    spans = {row["uri"]: _spans(from_stored(row.get("segments", ()))) for row in before["sources"]}
-    if changed := sum(
-        spans.get(source.uri, source_spans) != source_spans
-        for source in sources
-        for source_spans in [_spans(source.segments)]
-    ):
-        notes += (
-            f"{changed} films are listed with other segments than before, which replace the earlier ones",
-        )
-    return all_inputs, sorted([*sources, *earlier_sources], key=lambda source: source.uri), notes
-
-
-def _spans(segments: Sequence[Segment]) -> list[tuple[str, float, float, float]]:
-    return [segment.span for segment in segments]
 
 
 def _tidy(ledger: Ledger, dataset: Dataset, config: CurateConfig, rejected: pa.Array | None = None) -> None:

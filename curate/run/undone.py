@@ -2,22 +2,21 @@
 
 import pyarrow.compute as pc
 
+from reelweave.curate.sources.addresses import UNANSWERED, is_unanswered
 from reelweave.loader.dataset import Dataset
 from reelweave.loader.errors import MachineError
+from reelweave.loader.text import counted
 
 _NAMED = 5
 _MOST_IN_A_ROW = 16
 """Sources left undone one after the other, after which the rest is not tried: a whole disk or network is gone."""
 
 
-_UNANSWERED = r"^https?://.*: (gave up after|.* was not asked for)|^https?://.* was not asked for"
-"""Reasons of web sources whose servers may answer another day."""
-
-
 def unanswered(dataset: Dataset) -> tuple[str, ...]:
     """Return in words how many sources of a dataset failed since their web servers gave no answer.
 
-    They are rows of the accounting, and not undone: a list may name servers that are gone for good.
+    They were left undone in the run before, and are rows of the accounting then: a list may name servers that are gone
+    for good.
     """
     if not dataset.manifest.totals.accounting["failed"]:
         return ()
@@ -25,7 +24,7 @@ def unanswered(dataset: Dataset) -> tuple[str, ...]:
     for part in dataset.table_parts("accounting", ("source", "state", "reason")):
         reasons = pc.fill_null(part.column("reason"), "")
         failed = pc.and_(
-            pc.equal(part.column("state"), "failed"), pc.match_substring_regex(reasons, _UNANSWERED)
+            pc.equal(part.column("state"), "failed"), pc.match_substring_regex(reasons, UNANSWERED)
         )
         names = part.column("source").filter(failed)
         count += len(names)
@@ -33,8 +32,8 @@ def unanswered(dataset: Dataset) -> tuple[str, ...]:
     if not count:
         return ()
     return (
-        f"{count} sources failed since their web servers gave no answer (5xx, timeouts, broken connections; the first:"
-        f" {first}); --retry-failed asks them again",
+        f"{counted(count, 'source')} failed since their web servers gave no answer in two runs (5xx, timeouts, broken"
+        f" connections; the first: {first}); --retry-failed asks again",
     )
 
 
@@ -54,7 +53,8 @@ class Undone:
         Raises:
             MachineError: too many were left undone one after the other.
         """
-        self._in_a_row += uri not in self._reasons
+        # Of a list on the web, servers that are gone lie side by side.
+        self._in_a_row += uri not in self._reasons and not is_unanswered(reason)
         self._reasons.setdefault(uri, reason)
         if self._in_a_row >= _MOST_IN_A_ROW:
             raise self._error(f"stopped after {self._in_a_row} sources in a row, since")
@@ -77,10 +77,17 @@ class Undone:
     def _error(self, begin: str) -> MachineError:
         named = [_said(uri, reason) for uri, reason in list(self._reasons.items())[:_NAMED]]
         more = f"; and {len(self._reasons) - _NAMED} more" if len(self._reasons) > _NAMED else ""
+        silent = sum(map(is_unanswered, self._reasons.values()))
+        web = (
+            f" {counted(silent, 'source lies', 'sources lie')} on web servers that gave no answer: the next run asks"
+            " once more, and then takes them for gone."
+            if silent
+            else ""
+        )
         return MachineError(
             f"{begin} this machine could not read them or work on them. Nothing is published:"
-            f" {'; '.join(named)}{more}. Mend the disk, the network, the permissions or the lack of memory, or take"
-            " them out of the input; the same command goes on",
+            f" {'; '.join(named)}{more}.{web} Mend the disk, the network, the permissions or the lack of memory, or"
+            " take them out of the input; the same command goes on",
             lasts=True,
         )
 

@@ -20,11 +20,15 @@ from reelweave.curate.source_pass.tasks import (
     WaitingSource,
     clip_task,
 )
+from reelweave.curate.sources.addresses import is_unanswered
 from reelweave.curate.sources.inputs import SourceRef
 from reelweave.loader.base.processors import is_low_on_memory
 
 KILLED = "killed/"
-"""Folder of the ledger with the number of runs in which a task's processes were killed, until a run publishes."""
+"""Folder of the ledger with the number of runs that left a task undone, until a run publishes.
+
+Its processes were killed, or its web server gave no answer.
+"""
 
 _MOST_KILLED_RUNS = 2
 
@@ -61,6 +65,9 @@ class SourceStage:
             source = task.source
             began = time.monotonic()
             outcome = self._outcome(source)
+            if self._unanswered(source_id(source), outcome.undone):
+                failed = failed_source(source, "open", outcome.undone)
+                outcome = SplitOutcome(failed, in_parts=self.part_s is not None, retries=outcome.retries)
             if outcome.undone:
                 yield UndoneSource(source.uri, outcome.undone, outcome.retries)
                 continue
@@ -108,6 +115,9 @@ class SourceStage:
                 self._split.lose(task, reply.reason)
                 return DonePart(task)
             outcome = reply[0]
+        if self._unanswered(f"{source_id(task.source)}-{task.step}-{task.part.number}", outcome.undone):
+            self._split.lose(task, outcome.undone)
+            return DonePart(task)
         if outcome.undone:
             return UndoneSource(task.source.uri, outcome.undone, outcome.retries)
         return DonePart(task, outcome.fault, outcome.retries)
@@ -128,6 +138,19 @@ class SourceStage:
             return ""
         ledger.write_note(name, runs + 1)
         return f"{quarantine.reason} until the next run; it fails if that loses it in the same way"
+
+    def _unanswered(self, identity: str, reason: str) -> bool:
+        """Return whether a reason is that of a web server which gave no answer in the run before, either.
+
+        Lists name servers that are gone for good, and a run over them must come to an end.
+        """
+        if not is_unanswered(reason):
+            return False
+        ledger, name = self.cut.ledger, f"{KILLED}unanswered-{identity}"
+        if ledger.read_note(name) is not None:
+            return True
+        ledger.write_note(name, 1)
+        return False
 
     def _child(self) -> "Isolated[SourceRef | PartTask, SplitOutcome]":
         split = self._split

@@ -12,13 +12,20 @@ from reelweave.curate.frames.faults import fault_of
 from reelweave.curate.sources.folder import SIDECAR_SUFFIXES, why_no_file
 from reelweave.curate.sources.source_ref import SourceRef, stem_of
 from reelweave.loader.errors import MachineError, RunError, UsageError
-from reelweave.loader.storage import Storage, StorageConfig, open_object, public_url
+from reelweave.loader.storage import Storage, StorageConfig, UnansweredError, open_object, public_url
 from reelweave.loader.storage.base import ObjectInfo
 from reelweave.loader.storage.names import redacted
 
 SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _OPENED = re.compile(r"s3://[A-Za-z0-9._-]+(/|$)|file://(localhost)?/", re.IGNORECASE)
+UNANSWERED = r"^https?://.*: (gave up after|.* was not asked for)|^https?://.* was not asked for"
+"""Reasons of web sources whose servers may answer another day."""
 _WEB = ("http://", "https://")
+
+
+def is_unanswered(reason: str) -> bool:
+    """Return whether a reason is that of a web server or network that gave no answer (`UnansweredError`)."""
+    return re.match(UNANSWERED, reason) is not None
 
 
 def shown(text: str) -> str:
@@ -67,7 +74,7 @@ def looked_up(address: str, look: Callable[[], ObjectInfo | None]) -> SourceRef:
         info = look()
     except UsageError as error:
         return lost_source(address, str(error))
-    except MachineError as error:
+    except (MachineError, UnansweredError) as error:
         return lost_source(address, str(error), undone=True)
     except Exception as error:  # noqa: BLE001 - fault_of raises errors of the environment again
         return lost_source(address, fault_of(error)[1])

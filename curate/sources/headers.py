@@ -14,7 +14,7 @@ from reelweave.curate.frames.source import open_video
 from reelweave.curate.sources.inputs import SourceRef
 from reelweave.loader.base.processors import processors
 from reelweave.loader.errors import UsageError
-from reelweave.loader.storage import StorageConfig, open_object
+from reelweave.loader.storage import StorageConfig, UnansweredError, open_object
 from reelweave.loader.storage.steady import whole_reads
 
 _FRAMES_PER_S = 25.0  # frame rate where the header states none
@@ -88,7 +88,7 @@ class _Header:
                 seconds = facts.promised_s
                 if seconds is None and container.duration is not None:
                     seconds = container.duration / av.time_base
-        except UsageError:  # the name is invalid
+        except (UsageError, UnansweredError):  # the name is invalid, or its server gone
             return []
         except Exception as error:  # noqa: BLE001 - fault_of raises errors of the environment again
             fault_of(error)

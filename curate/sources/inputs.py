@@ -24,8 +24,8 @@ from reelweave.curate.sources.folder import SIDECAR_SUFFIXES, VIDEO_SUFFIXES, Fo
 from reelweave.curate.sources.listed import listed_sources
 from reelweave.curate.sources.lists import LIST_SUFFIXES
 from reelweave.curate.sources.source_ref import NamedSources, SourceRef, stem_of
-from reelweave.loader.errors import UsageError
-from reelweave.loader.storage import Storage, StorageConfig, open_storage
+from reelweave.loader.errors import MachineError, UsageError
+from reelweave.loader.storage import Storage, StorageConfig, UnansweredError, open_storage
 from reelweave.loader.storage.base import ObjectInfo
 from reelweave.loader.storage.local import LocalStorage
 from reelweave.loader.text import counted
@@ -178,3 +178,5 @@ def _typed(text: str, config: StorageConfig) -> ObjectInfo | None:
         if is_web(text):
             raise
         return None
+    except UnansweredError as error:
+        raise MachineError(str(error), lasts=True) from error

@@ -22,7 +22,7 @@ from reelweave.curate.sources.entries import InvalidEntry, ListEntry
 from reelweave.curate.sources.lists import read_list
 from reelweave.curate.sources.source_ref import SourceRef
 from reelweave.loader.errors import UsageError
-from reelweave.loader.storage import SilentError, StorageConfig, WebError, open_object
+from reelweave.loader.storage import SilentError, StorageConfig, UnansweredError, open_object
 from reelweave.loader.storage.base import ObjectInfo
 from reelweave.loader.storage.names import redacted
 from reelweave.loader.storage.web.web import split_url
@@ -176,7 +176,7 @@ class _Listed:
         parts = split_url(address)
         server = parts.hostname or "", parts.port or 0
         if self._silences[server] >= _MOST_SILENCES:
-            raise WebError(
+            raise UnansweredError(
                 f"{shown(address)} was not asked for: {server[0]} gave no whole answer to {_MOST_SILENCES} others"
             )
         try:

@@ -298,7 +298,7 @@ def _of_copy(row: Row, removal: Removal) -> Removal:
 
 def _of_overlapping(key: str, removal: Removal, samples: int) -> Removal:
     """Return the take-down of a clip that shows removed seconds; what else it shows may stay in other clips."""
-    reason = f"shows seconds of what was {take_down_reason(removal)}"
+    reason = f"{removal.reason} (of another clip, with which it shares seconds)"
     return Removal(key=key, date=removal.date, reason=reason, samples=samples)
 
 

@@ -5,13 +5,14 @@ from reelweave.loader.storage.config import StorageConfig
 from reelweave.loader.storage.leases.lease import leased
 from reelweave.loader.storage.names import public_url
 from reelweave.loader.storage.opening import open_object, open_storage
-from reelweave.loader.storage.web.web import SilentError, WebError
+from reelweave.loader.storage.web.web import SilentError, UnansweredError, WebError
 
 __all__ = [
     "ObjectInfo",
     "SilentError",
     "Storage",
     "StorageConfig",
+    "UnansweredError",
     "WebError",
     "leased",
     "open_object",

@@ -27,7 +27,14 @@ class WebError(ObjectError):
     """Failure to read one web address."""
 
 
-class SilentError(WebError):
+class UnansweredError(WebError):
+    """Failure of a server or of the network to give an answer (5xx, timeouts, broken connections), after all retries.
+
+    It says nothing of the object.
+    """
+
+
+class SilentError(UnansweredError):
     """Timeout of a server; its other objects would time out, too."""
 
 

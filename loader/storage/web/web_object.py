@@ -14,7 +14,7 @@ from urllib3.exceptions import TimeoutError as TimeoutOfHttp
 from reelweave.loader.storage.config import StorageConfig
 from reelweave.loader.storage.remote.blocks import BlockReader
 from reelweave.loader.storage.remote.retry import FAULTS, StatusError, is_transient, patience, retry
-from reelweave.loader.storage.web.web import SilentError, WebError, WebName, WebResponse, get
+from reelweave.loader.storage.web.web import SilentError, UnansweredError, WebError, WebName, WebResponse, get
 
 T = TypeVar("T")
 
@@ -216,6 +216,6 @@ def _explained(error: Exception, name: str, config: StorageConfig) -> Exception:
     else:
         what = type(error).__name__
     if is_transient(error):
-        kind = SilentError if isinstance(error, TimeoutError | TimeoutOfHttp) else WebError
+        kind = SilentError if isinstance(error, TimeoutError | TimeoutOfHttp) else UnansweredError
         return kind(f"{name}: gave up after {patience(config)}, the last ended in {what}")
     return WebError(f"{name}: the request failed for good ({what})")

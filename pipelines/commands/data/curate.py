@@ -1,9 +1,8 @@
 """Cut raw videos into a dataset of captioned clips.
 
-INPUT is a file, a folder, an s3:// prefix, a web address, or a list (.txt, .csv, .tsv, .json, .jsonl, .parquet) of these.
-The
-same command finishes an interrupted run; a finished dataset changes only with --update. OUT/curate.yaml keeps the
-resolved configuration.
+INPUT is a file, a folder, an s3:// prefix, a web address, or a list (.txt, .csv, .tsv, .json, .jsonl, .parquet) of
+these. The same command finishes an interrupted run; a finished dataset changes only with --update. OUT/curate.yaml
+keeps the resolved configuration.
 """
 
 import argparse

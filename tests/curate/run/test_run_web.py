@@ -11,6 +11,7 @@ from pyarrow import parquet
 from reelweave.curate.config import CurateConfig
 from reelweave.curate.run.curate import curate
 from reelweave.loader.dataset import open_dataset, verify
+from reelweave.loader.errors import MachineError
 from reelweave.loader.storage import open_storage
 from tests.httpserver import WebServer, web_server
 from tests.media import write_video
@@ -70,22 +71,70 @@ def test_the_web_gives_the_clips_the_files_give(web: WebServer, tmp_path: Path) 
     assert states[f"{web.url}/gone.mp4"] == "failed"
 
 
-def test_sources_whose_server_gave_no_answer_are_said_and_asked_again(web: WebServer, tmp_path: Path) -> None:
-    def busy(handler: BaseHTTPRequestHandler) -> bool:
-        if "other" in handler.path:
-            handler.send_error(503)
-        return "other" in handler.path
+def busy(handler: BaseHTTPRequestHandler) -> bool:
+    """Answer 503 for one of the films."""
+    if "other" in handler.path:
+        handler.send_error(503)
+    return "other" in handler.path
 
+
+def test_a_source_whose_server_gives_no_answer_is_left_undone_once(web: WebServer, tmp_path: Path) -> None:
     web.script = busy
+    with pytest.raises(
+        MachineError, match=r"1 of 3 sources are left undone.*other\.mp4.*1 source lies on web"
+    ) as error:
+        curated(web, tmp_path)
+    assert error.value.lasts
+    assert not (tmp_path / "dataset/manifest.json").exists()
+    web.script = lambda _: False
+    out = curated(web, tmp_path)  # the same command goes on
+    assert len(open_dataset(out).index.to_pylist()) == 3
+    assert not list(out.glob(".ledger/killed/*"))
+
+
+def test_sources_whose_server_gave_no_answer_twice_are_said_and_asked_again(
+    web: WebServer, tmp_path: Path
+) -> None:
+    web.script = busy
+    with pytest.raises(MachineError):
+        curated(web, tmp_path)
     out = curated(web, tmp_path)
     found = curate([str(tmp_path / "list.csv")], str(out), CONFIG)
     assert found.already_there
-    told = "1 sources failed since their web servers gave no answer"
+    told = "1 source failed since their web servers gave no answer in two runs"
     assert [note for note in found.notes if told in note and f"{web.url}/other.mp4" in note]
     web.script = lambda _: False
     again = curate([str(tmp_path / "list.csv")], str(out), CONFIG, retry_failed=True)
     assert not [note for note in again.notes if told in note]
     assert len(open_dataset(out).index.to_pylist()) == 3
+
+
+def test_a_server_that_goes_after_a_dataset_is_made_costs_no_clip(web: WebServer, tmp_path: Path) -> None:
+    out = curated(web, tmp_path)
+    before = open_dataset(out).index
+    web.script = busy
+    again = curate([str(tmp_path / "list.csv")], str(out), CONFIG)
+    assert again.already_there
+    assert [note for note in again.notes if "1 source whose web server gives no answer" in note]
+    stricter = CONFIG.model_copy(
+        update={"filters": CONFIG.filters.model_copy(update={"max_black_share": 0.9})}
+    )
+    curate([str(tmp_path / "list.csv")], str(out), stricter, update=True)
+    assert open_dataset(out).index.equals(before)
+
+
+def test_a_list_whose_server_gives_no_answer_is_a_fault_of_the_machine(
+    web: WebServer, tmp_path: Path
+) -> None:
+    web.files["/list.csv"] = b"url\nother.mp4\n"
+
+    def silent(handler: BaseHTTPRequestHandler) -> bool:
+        handler.send_error(503)
+        return True
+
+    web.script = silent
+    with pytest.raises(MachineError, match=r"list\.csv: gave up after"):
+        curate([f"{web.url}/list.csv"], str(tmp_path / "dataset"), CONFIG)
 
 
 @thorough
