@@ -20,6 +20,8 @@ from reelweave.pipelines.terminal.files import read_text, write_whole
 MANIFEST = "manifest.jsonl"
 _SAME = ("prompt", "image", "image_frames", "checkpoint", "step", "weights", "fps", "config", "approximation")
 """Keys of a record that a restarted run must repeat."""
+_FILES = "files"
+"""Key of the digest of the files that a video follows from; records of earlier versions have none."""
 
 
 class Outputs:
@@ -99,6 +101,8 @@ class Outputs:
             raise RunError(f"{path} is damaged; remove it, and {video.name} is made again") from error
         requested = {key: expected[key] for key in _SAME}
         differs = first_difference(stored, requested)
+        if not differs and record.get(_FILES, expected[_FILES]) != expected[_FILES]:
+            differs = "files of its model, adapters, VAE or text encoder were others under the same names"
         if stored["image"] != requested["image"]:  # digests, which tell a person nothing
             differs = "it was of another image, or of none"
         if differs:

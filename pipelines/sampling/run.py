@@ -66,6 +66,7 @@ class SamplingRun:
         fps: frames per second of the files.
         degrees: layout.
         decode_bytes: memory that a decode may take; None: the free memory of a GPU.
+        files: digest of the files that the videos follow from (`sources_sha256`); None: not compared.
 
     Raises:
         UsageError: a video does not fit the model, the degrees do not fit the ranks or the model, or no tiles keep
@@ -81,7 +82,9 @@ class SamplingRun:
         fps: int,
         degrees: SampleLayoutConfig,
         decode_bytes: int | None = None,
+        files: str | None = None,
     ) -> None:
+        self._files = files
         self._trained, self._requests, self._fps = trained, requests, fps
         self._configs = [request.config(common, index) for index, request in enumerate(requests)]
         if trained.ranks is None:
@@ -124,6 +127,7 @@ class SamplingRun:
                 "checkpoint": trained.checkpoint,
                 "step": trained.step,
                 "weights": trained.weights,
+                "files": self._files,
                 "fps": self._fps,
                 "config": config.model_dump(mode="json"),
                 "approximation": self._approximation,

@@ -191,6 +191,7 @@ def run(options: argparse.Namespace) -> int:
         from reelweave.pipelines.sampling.cut_captions import say_cut_captions
         from reelweave.pipelines.sampling.frame_rate import fps_of_files
         from reelweave.pipelines.sampling.run import SamplingRun
+        from reelweave.pipelines.sampling.sources import sources_sha256
 
         configs = [request.config(config, index) for index, request in enumerate(requests)]
         advised = _degrees(options, world.size, trained, configs)
@@ -198,7 +199,10 @@ def run(options: argparse.Namespace) -> int:
             stderr().print(f"{advised.reason}; {_told(advised.degrees)}", markup=False, soft_wrap=True)
         fps = fps_of_files(options.fps, trained.config.model, trained.fps, says=world.rank == 0)
         decode_bytes = None if options.decode_gib is None else int(options.decode_gib * 2**30)
-        job = SamplingRun(world, trained, requests, config, fps, advised.degrees, decode_bytes)
+        named = (options.checkpoint, options.checkpoint_2), (options.lora, options.lora_2)
+        many = options.prompts is not None
+        files = sources_sha256(world, trained, *named, storage_config(options)) if many else None
+        job = SamplingRun(world, trained, requests, config, fps, advised.degrees, decode_bytes, files)
         if world.rank == 0:
             say_cut_captions(trained.bundle.text, configs, requests)
         outputs = (_one if options.prompts is None else _many)(job, world, out)

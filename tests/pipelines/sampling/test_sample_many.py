@@ -2,11 +2,13 @@
 
 import hashlib
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
+from safetensors.torch import load_file, save_file
 
 from reelweave.loader.errors import UsageError
 from reelweave.loader.storage import leased, open_storage
@@ -14,12 +16,14 @@ from reelweave.pipelines.cli import main
 from reelweave.pipelines.evaluation.videos import read_video, video_set
 from reelweave.pipelines.sampling.requests import read_requests
 from reelweave.train.config.first_frames import FirstFramesConfig
+from reelweave.train.config.run import TrainConfig
 from reelweave.train.loop.trainer import Trainer
 from reelweave.train.models.encoders.tokenizer import PatchTransform
 from tests.pipelines.sampling.sample_ranks import command, failing_in, killed_after
 from tests.thorough import beyond, thorough
 from tests.train.clips import ClipStream, tiny_config
 from tests.train.ranks import Ranks
+from tests.train.vae import tiny
 
 PROMPTS = ["a wave", "another wave going up and up and up", "a still", "a fourth"]
 
@@ -343,3 +347,36 @@ def test_training_degrees_that_do_not_divide_the_model_are_said(
         ended = ranks.run(command, 3, *words(trained, prompts, tmp_path / "out", "--layout", layout))
         assert ended.codes == [2, 2, 2], ended.errors
         assert told in ended.errors[0]
+
+
+def test_a_run_goes_on_with_the_same_files_only(
+    tmp_path: Path, prompts: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A VAE that is replaced under its name, a run that is trained again, records of before the digest."""
+    tiny.publish(tmp_path)
+    tokenizer = {"kind": "diffusers", "name": str(tmp_path), "frames": 2, "height": 2, "width": 2}
+    values = tiny_config(1).model_dump() | {"tokenizer": tokenizer}
+    out, run, file = (
+        tmp_path / "out",
+        tmp_path / "run",
+        tmp_path / "vae" / "diffusion_pytorch_model.safetensors",
+    )
+    Trainer(TrainConfig.model_validate(values), ClipStream(), run).run()
+    original = words(run, prompts, out)
+    assert command(*original) == 0
+    kept = file.read_bytes()
+    save_file({name: weight + 0.1 for name, weight in load_file(file).items()}, file, {"format": "pt"})
+    assert command(*original) == 2
+    assert "files of its model, adapters, VAE or text encoder were others under the same names" in (
+        capsys.readouterr().err
+    )
+    file.write_bytes(kept)
+    assert command(*original) == 0
+    shutil.rmtree(run)
+    Trainer(TrainConfig.model_validate(values | {"seed": 1}), ClipStream(), run).run()
+    assert command(*original) == 2
+    for path in (out / "records").iterdir():
+        record = json.loads(path.read_text())
+        del record["files"]
+        path.write_text(json.dumps(record))
+    assert command(*original) == 0
