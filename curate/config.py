@@ -122,7 +122,7 @@ class SourceStageConfig(BaseModel, frozen=True, extra="forbid"):
             the ledger notices.
     """
 
-    REVISION: ClassVar = 20
+    REVISION: ClassVar = 21
 
     probe: ProbeConfig = ProbeConfig()
     shots: ShotConfig = ShotConfig()

@@ -11,10 +11,13 @@ from av.video.frame import VideoFrame
 
 from reelweave.curate.frames.interlace import CombMeter
 from tests.cutting import curated, pictures
+from tests.media import numbered_frame
 from tests.player import SIZE, ffmpeg
+from tests.thorough import but
 
 FRAMES = 36
 MARKED = "-vf setfield=tff -flags +ildct"
+TEST_SOURCES = ("s=192x128:r=25:d=6", "s=128x96:r=50:d=6", "s=320x240:r=25:d=2", "s=640x360:r=30:d=6")
 CASES = {
     "utvideo.mov": f"-c:v utvideo -pix_fmt yuv422p {MARKED}",  # the container states the order
     "huffyuv.mkv": f"-c:v huffyuv -pix_fmt yuv422p {MARKED}",
@@ -137,4 +140,30 @@ def test_fine_lines_noise_and_credits_are_not_taken_for_fields(kind: str) -> Non
         frame.time_base = Fraction(1, 25)
         meter.push(frame)
     assert meter.order(stated=True) is None
+    assert not meter.some()
+
+
+@pytest.mark.parametrize("source", but(("s=192x128:r=25:d=6",), TEST_SOURCES))
+def test_ffmpegs_test_source_is_not_taken_for_fields(source: str, tmp_path: Path) -> None:
+    path = tmp_path / "film.mkv"
+    ffmpeg(f"-f lavfi -i testsrc2={source} -c:v ffv1 -pix_fmt yuv420p -y {path}".split())
+    records = curated(path, tmp_path / "out", spans={"min_clip_s": 0.2})
+    assert {record.reason for record, _ in records if record.state == "kept"} == {""}
+    woven_source = f"{source.replace('d=2', 'd=8')} -vf tinterlace=interleave_top,setfield=prog"
+    ffmpeg(f"-f lavfi -i testsrc2={woven_source} -c:v ffv1 -y {path}".split())
+    records = curated(path, tmp_path / "woven", spans={"min_clip_s": 0.2})
+    reasons = {record.reason for record, _ in records if record.state == "kept"}
+    assert reasons == {"interlaced without a mark; deinterlaced"}
+
+
+@pytest.mark.parametrize("rows", [-2, -1, 1, 2, 3, 4])
+def test_pictures_that_move_up_or_down_as_a_whole_are_not_taken_for_fields(rows: int) -> None:
+    """By even rows the frame before and the one after fit as fields of two moments would."""
+    whole, meter = numbered_frame(0, 320, 960, scene=2), CombMeter()
+    for number in range(120):
+        picture = np.roll(whole, rows * number, 0)[:240]
+        frame = VideoFrame.from_ndarray(picture, "rgb24").reformat(format="yuv420p")
+        frame.time_base = Fraction(1, 25)
+        meter.push(frame)
+    assert meter.order(stated=False) is None
     assert not meter.some()
