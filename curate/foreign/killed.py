@@ -55,7 +55,8 @@ class KilledSamples:
         raise MachineError(
             f"the reader was killed {times} times {where} {self._tars.uri(info.path)} ({reason}). Nothing is"
             " published; tars that were read stay read. Look for lack of memory, or give fewer --workers; the same"
-            " command goes on. If the next run is killed there too, while this machine has memory left, the sample is left out",
+            " command goes on. If the next run is killed there too, while this machine has memory left, the sample is"
+            " left out",
             lasts=True,
         )
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from reelweave.train.config.presets import PRESETS
+from reelweave.train.config.model import PRESETS
 from reelweave.train.measure.flops import sample_flops
 
 _FUNCTIONS = {"ceil": math.ceil}

@@ -9,10 +9,9 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from reelweave.loader.buckets.assignment import Bucket
-from reelweave.train.config.model import DiTConfig
+from reelweave.train.config.model import PRESETS, DiTConfig
 from reelweave.train.config.optimizer import Fp8Config
 from reelweave.train.config.parallel import ParallelConfig
-from reelweave.train.config.presets import PRESETS
 from reelweave.train.config.run import TrainConfig
 from reelweave.train.config.text import HashedTextConfig
 from reelweave.train.config.tokenizer import PatchTransformConfig

@@ -4,8 +4,7 @@ import sys
 import pytest
 from pydantic import ValidationError
 
-from reelweave.train.config.model import DiTConfig
-from reelweave.train.config.presets import PRESETS
+from reelweave.train.config.model import PRESETS, DiTConfig
 from reelweave.train.config.run import TrainConfig
 from reelweave.train.config.tokenizer import PatchTransformConfig
 

@@ -13,11 +13,11 @@ from reelweave.train.config.checkpoint import CheckpointConfig
 from reelweave.train.config.first_frames import FirstFramesConfig
 from reelweave.train.config.log import LogConfig
 from reelweave.train.config.lora import LoraConfig
-from reelweave.train.config.model import DiffusersConfig, DiTConfig, ModelConfig
+from reelweave.train.config.model import PRESETS, DiffusersConfig, DiTConfig, ModelConfig
 from reelweave.train.config.objective import DDPMConfig, EDMConfig, FlowConfig
 from reelweave.train.config.optimizer import EmaConfig, Fp8Config, OptimizerConfig, ScheduleConfig
 from reelweave.train.config.parallel import ParallelConfig
-from reelweave.train.config.presets import PRESETS
+from reelweave.train.config.parts import CascadesConfig, LayoutConfig, LossConfig, ModulesConfig
 from reelweave.train.config.text import HashedTextConfig, TransformersTextConfig
 from reelweave.train.config.tokenizer import DiffusersVAEConfig, PatchTransformConfig
 
@@ -70,6 +70,30 @@ class TrainConfig(Settings):
     max_nonfinite_steps: int = Field(
         5, ge=1, description="stop after this many consecutive steps with a non-finite gradient"
     )
+
+    @property
+    def modules(self) -> ModulesConfig:
+        """Configuration of the modules."""
+        return ModulesConfig(
+            self.model, self.lora, self.tokenizer, self.text, self.objective, self.first_frames, self.seed
+        )
+
+    @property
+    def losses(self) -> LossConfig:
+        """Configuration of the loss of a sample."""
+        return LossConfig(self.objective, self.first_frames, self.seed, self.dtype)
+
+    @property
+    def layout(self) -> LayoutConfig:
+        """Configuration of the layout on ranks."""
+        return LayoutConfig(self.parallel, self.optimizer, self.lora, self.fp8, self.dtype, self.losses)
+
+    @property
+    def cascades(self) -> CascadesConfig:
+        """Configuration of cascades."""
+        return CascadesConfig(
+            self.cascade, self.parallel, self.compression, self.text, self.losses, self.denominator
+        )
 
     @field_validator("objective", mode="before")
     @classmethod

@@ -141,7 +141,7 @@ class DenoiserTask:
         if self._held_out and step % self._held_out.every_steps == 0:
             layout = self._layout
             breakdown = self._held_out.losses(
-                layout.bundle, self._config, self.data, layout.run_dummy_steps, layout.errors
+                layout.bundle, self._config.losses, self.data, layout.run_dummy_steps, layout.errors
             )
             log.add_losses(step, "held_out", breakdown)
         if self._validator and step % self._validator.every_steps == 0:

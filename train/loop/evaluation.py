@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from reelweave.loader.batch import Microbatch, Pack
-from reelweave.train.config.run import TrainConfig
+from reelweave.train.config.parts import LossConfig
 from reelweave.train.distributed.world import World
 from reelweave.train.loop.logs.breakdown import BINS, Breakdown, LossRows
 from reelweave.train.models.bundle import Bundle
@@ -30,7 +30,7 @@ class HeldOutEvaluation:
     def losses(
         self,
         bundle: Bundle,
-        config: TrainConfig,
+        config: LossConfig,
         world: World,
         run_dummy_steps: Callable[[int], None] | None = None,
         errors: SquaredErrors = whole_model_errors,
@@ -39,7 +39,7 @@ class HeldOutEvaluation:
 
         Args:
             bundle: modules of the run.
-            config: configuration of the run.
+            config: configuration of the loss.
             world: ranks with different batches.
             run_dummy_steps: called with the number of this rank's model runs beforehand, if ranks run in lockstep.
             errors: function that runs the model.

@@ -123,7 +123,7 @@ class _DryRun:
         return footprints
 
     def _bundle(self, encodes: bool = True) -> Bundle:
-        bundle = Bundle(self._config, meta=True, unread=True)
+        bundle = Bundle(self._config.modules, meta=True, unread=True)
         if self._encoded or not encodes:
             bundle.tokenizer = LatentSizes(bundle.tokenizer)
         return bundle
@@ -134,21 +134,22 @@ class _DryRun:
         """Return what a model with some of its equal blocks takes."""
         bundle, config, grid = self._bundle(encodes), self._config, self._grid
         cut_runs(bundle.dit, lengths)
-        parallelize(bundle.dit, grid, config)
+        parallelize(bundle.dit, grid, config.layout)
         _meet(grid)
-        offloads = placement(config, grid.mesh) == "offload"
+        offloads = placement(config.parallel, grid.mesh) == "offload"
         if not offloads:
-            place_text_(bundle.text, config, grid)
+            place_text_(bundle.text, config.parallel, grid)
         with FakeTensorMode(allow_non_fake_inputs=True), ExitStack() as counted:
             if offloads:
                 # Weights on the host are not counted.
                 bundle.text.to_empty(device=_FAKE)
-                place_text_(bundle.text, config, grid)
+                place_text_(bundle.text, config.parallel, grid)
             memory = counted.enter_context(LiveMemory())
-            layout = self._kind(bundle.to_empty(device=_FAKE), config, grid)
+            layout = self._kind(bundle.to_empty(device=_FAKE), config.layout, grid)
             average = Ema(config.ema, layout.weights)
             layout.share()
-            phases = [_step(layout, config, shape, memory, self._overlapped) for shape in shapes]
+            caption = _longest_caption(config.text.max_text_tokens)
+            phases = [_step(layout, caption, shape, memory, self._overlapped) for shape in shapes]
             del average
             return phases
 
@@ -167,14 +168,14 @@ class _DryRun:
 
 
 def _step(
-    layout: ParallelModel, config: TrainConfig, shape: StepShape, memory: LiveMemory, overlapped: bool
+    layout: ParallelModel, caption: str, shape: StepShape, memory: LiveMemory, overlapped: bool
 ) -> StepPhases:
     state = memory.live
     if layout.accumulates:
         layout.before_backward(last=False)
-        _errors(layout, config, shape, memory)[0].mean().backward()  # type: ignore[no-untyped-call]  # torch's own
+        _errors(layout, caption, shape, memory)[0].mean().backward()  # type: ignore[no-untyped-call]  # torch's own
     before = memory.peak = memory.live
-    errors, inside, text = _errors(layout, config, shape, memory)
+    errors, inside, text = _errors(layout, caption, shape, memory)
     loss = errors.mean()
     del errors
     kept_bytes, forward = memory.live - before, memory.peak
@@ -206,7 +207,7 @@ def _updating(layout: ParallelModel) -> int:
 
 
 def _errors(
-    layout: ParallelModel, config: TrainConfig, shape: StepShape, memory: LiveMemory
+    layout: ParallelModel, caption: str, shape: StepShape, memory: LiveMemory
 ) -> tuple[torch.Tensor, int, int]:
     """Compute squared errors as `reelweave.train.step.losses.losses` does.
 
@@ -220,9 +221,9 @@ def _errors(
     channels = clean.shape[1] + bundle.dit.condition_channels
     inputs = clean.new_empty((shape.batch, channels, *clean.shape[2:]))
     del clean, noise
-    with torch.autocast(_FAKE.type, torch.bfloat16, enabled=config.dtype == "bfloat16"):
+    with torch.autocast(_FAKE.type, torch.bfloat16, enabled=layout.dtype == "bfloat16"):
         before, memory.peak = memory.peak, memory.live
-        context, mask = _text(bundle, config, shape.batch)
+        context, mask = bundle.text([caption] * shape.batch)
         text, memory.peak = memory.peak, max(before, memory.live)
         denoising_inputs = DenoisingInputs(
             [inputs], [targets], torch.empty(shape.batch), context, mask, packed=False
@@ -237,11 +238,8 @@ def _pixels(shape: StepShape) -> tuple[int, ...]:
     return shape.batch, 3, bucket.frames, bucket.height, bucket.width
 
 
-def _text(bundle: Bundle, config: TrainConfig, samples: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the longest captions' context and mask."""
-    longest = " ".join(f"word{index}" for index in range(config.text.max_text_tokens))
-    context, mask = bundle.text([longest] * samples)
-    return context, mask
+def _longest_caption(tokens: int) -> str:
+    return " ".join(f"word{index}" for index in range(tokens))
 
 
 @contextmanager

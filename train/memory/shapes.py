@@ -112,7 +112,7 @@ def measure(
 def step_s(layout: ParallelModel, config: TrainConfig, shape: StepShape, world: World, step: int) -> float:
     """Return the seconds of one training step; also resets the GPU's peak memory at its begin."""
     data_ranks = layout.ranks.along(*DATA).size
-    batch = noise(config, shape, data_ranks, step)
+    batch = noise(config.text.max_text_tokens, shape, data_ranks, step)
     take_peak_bytes(world.device)
     _wait(world)
     began = time.perf_counter()
@@ -131,10 +131,10 @@ def step_s(layout: ParallelModel, config: TrainConfig, shape: StepShape, world: 
     return time.perf_counter() - began
 
 
-def noise(config: TrainConfig, shape: StepShape, data_ranks: int, step: int) -> Microbatch:
+def noise(max_text_tokens: int, shape: StepShape, data_ranks: int, step: int) -> Microbatch:
     """Return noise clips with the longest captions as one microbatch of a step on ``data_ranks`` ranks."""
     draw = torch.Generator().manual_seed(step)
-    bucket, words = shape.bucket, range(config.text.max_text_tokens)
+    bucket, words = shape.bucket, range(max_text_tokens)
     size = (shape.batch, 3, bucket.frames, bucket.height, bucket.width)
     return Microbatch(
         bucket=bucket,

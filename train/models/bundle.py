@@ -11,7 +11,7 @@ from torch import nn
 from reelweave.loader.errors import UsageError
 from reelweave.train.checkpoint.weights import weights_of
 from reelweave.train.config.lora import LoraConfig
-from reelweave.train.config.run import TrainConfig
+from reelweave.train.config.parts import ModulesConfig
 from reelweave.train.config.text import HashedTextConfig
 from reelweave.train.models.build import build_denoiser, build_tokenizer, initial_weights
 from reelweave.train.models.encoders.stored import StoredEncoders, StoredLatents, StoredText
@@ -26,7 +26,7 @@ class Bundle(nn.Module):
     """Modules that a configuration describes, with weights determined by its seed.
 
     Args:
-        config: configuration of the run.
+        config: configuration of the modules.
         meta: leave the denoiser on the meta device, to be sharded and then filled with `initial_weights`.
         stored: encoders that need not be loaded.
         unread: leave a published text encoder on the meta device, where only shapes matter.
@@ -43,7 +43,7 @@ class Bundle(nn.Module):
 
     def __init__(
         self,
-        config: TrainConfig,
+        config: ModulesConfig,
         meta: bool = False,
         stored: StoredEncoders | None = None,
         unread: bool = False,
@@ -62,7 +62,7 @@ class Bundle(nn.Module):
             )
             with torch.device("meta") if meta else nullcontext():
                 self.dit = self._build()
-            self._fits(config)
+            self._check_fit(config)
             self.objective = build_objective(config.objective, self.dit.times)
             if config.lora:
                 self._adapt(config.lora)
@@ -135,7 +135,7 @@ class Bundle(nn.Module):
                 twin = self._build()
             return initial_adapters(twin, self._config.lora)
 
-    def _fits(self, config: TrainConfig) -> None:
+    def _check_fit(self, config: ModulesConfig) -> None:
         """Check consistency between modules."""
         if config.objective.name not in self.dit.objectives:
             raise UsageError(

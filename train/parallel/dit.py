@@ -6,7 +6,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from reelweave.loader.errors import UsageError
-from reelweave.train.config.run import TrainConfig
+from reelweave.train.config.parts import LayoutConfig
 from reelweave.train.models.denoiser import Denoiser
 from reelweave.train.models.dit import DiT, MultiHeadAttention
 from reelweave.train.models.mmdit import TextSource
@@ -20,7 +20,7 @@ from reelweave.train.parallel.rank_grid import CONTEXT
 from reelweave.train.parallel.tensor import divide_inputs, divide_outputs, share_inputs
 
 
-def parallelize(model: Denoiser, ranks: Ranks, config: TrainConfig) -> None:
+def parallelize(model: Denoiser, ranks: Ranks, config: LayoutConfig) -> None:
     """Apply pipeline, FP8, tensor parallelism, activation checkpointing, compilation and FSDP, in this order.
 
     Raises:

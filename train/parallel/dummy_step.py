@@ -2,14 +2,14 @@
 
 import torch
 
-from reelweave.train.config.run import TrainConfig
+from reelweave.train.config.parts import Dtype
 from reelweave.train.models.bundle import Bundle
 from reelweave.train.parallel.mesh import Ranks
 from reelweave.train.parallel.rank_grid import CONTEXT
 from reelweave.train.step.squared_errors import DenoisingInputs, SquaredErrors
 
 
-def dummy_step(bundle: Bundle, config: TrainConfig, ranks: Ranks, errors: SquaredErrors) -> torch.Tensor:
+def dummy_step(bundle: Bundle, dtype: Dtype, ranks: Ranks, errors: SquaredErrors) -> torch.Tensor:
     """Return a zero that depends on a forward of one token per rank; its backward adds zero gradients."""
     bundle.text.join()
     device = ranks.world.device
@@ -25,5 +25,5 @@ def dummy_step(bundle: Bundle, config: TrainConfig, ranks: Ranks, errors: Square
     dit_inputs = DenoisingInputs(
         [inputs], [latents], torch.zeros(1, device=device), context, mask, packed=False
     )
-    with torch.autocast(device.type, torch.bfloat16, enabled=config.dtype == "bfloat16"):
+    with torch.autocast(device.type, torch.bfloat16, enabled=dtype == "bfloat16"):
         return 0 * errors(bundle.dit, dit_inputs).sum()

@@ -43,7 +43,7 @@ def lay_out(config: TrainConfig, ranks: Ranks, stored: StoredEncoders | None = N
     if ranks.mesh.pp > 1 and not (ranks.neighbours.first or ranks.neighbours.last):
         # Inner stages need neither latents nor targets.
         bundle.tokenizer = LatentSizes(bundle.tokenizer)
-    return kind(bundle, config, ranks)
+    return kind(bundle, config.layout, ranks)
 
 
 def place(
@@ -71,10 +71,10 @@ def place(
         check(config.fp8, world.device)
     # Weights of other ranks are never allocated here, and published ones go from their files to the device.
     partly = issubclass(kind, FSDP) or mesh.pp > 1 or isinstance(config.model, DiffusersConfig)
-    bundle = Bundle(config, meta=partly or empty, stored=stored)
-    parallelize(bundle.dit, ranks, config)
+    bundle = Bundle(config.modules, meta=partly or empty, stored=stored)
+    parallelize(bundle.dit, ranks, config.layout)
     if trains:
-        place_text_(bundle.text, config, ranks)
+        place_text_(bundle.text, config.parallel, ranks)
     if empty:
         bundle.dit.to_empty(device=world.device)
     elif partly:

@@ -7,7 +7,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 
-from reelweave.train.config.run import TrainConfig
+from reelweave.train.config.parallel import ParallelConfig
 from reelweave.train.distributed.world import World
 from reelweave.train.models.encoders.layers import layers_of
 from reelweave.train.models.encoders.text import TextEncoder, TransformersTextEncoder
@@ -17,31 +17,30 @@ from reelweave.train.parallel.rank_grid import CONTEXT
 EncoderPlacement = Literal["whole", "shard", "offload"]
 
 
-def placement(config: TrainConfig, mesh: Mesh) -> EncoderPlacement:
+def placement(parallel: ParallelConfig, mesh: Mesh) -> EncoderPlacement:
     """Return where a run keeps its text encoder.
 
     Args:
-        config: configuration of the run.
+        parallel: layout of the run.
         mesh: degrees of the run.
     """
-    parallel = config.parallel
     if parallel.text_encoder != "auto":
         return parallel.text_encoder
     sharded = parallel.shard == "weights" and mesh.degree(("dp_shard", *CONTEXT)) > 1
     return "shard" if sharded and parallel.schedule == "static" else "whole"
 
 
-def place_text_(text: TextEncoder, config: TrainConfig, ranks: Ranks) -> None:
+def place_text_(text: TextEncoder, parallel: ParallelConfig, ranks: Ranks) -> None:
     """Divide a frozen text encoder over ranks or keep it on the host, as configured; a collective of all ranks.
 
     Args:
         text: text encoder; one without frozen weights stays as it is.
-        config: configuration of the run.
+        parallel: layout of the run.
         ranks: processes of the run.
     """
     if not isinstance(text, TransformersTextEncoder):
         return
-    chosen = placement(config, ranks.mesh)
+    chosen = placement(parallel, ranks.mesh)
     if chosen == "offload":
         text.offload_(ranks.world.device)
     elif chosen == "shard" and ranks.node.size > 1:

@@ -10,7 +10,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from reelweave.loader.batch import Microbatch, Pack
 from reelweave.loader.errors import UsageError
-from reelweave.train.config.run import TrainConfig
+from reelweave.train.config.parts import LossConfig
 from reelweave.train.measure.timings import Timed, untimed
 from reelweave.train.models.bundle import Bundle
 from reelweave.train.models.denoiser import ComputeTotals
@@ -57,7 +57,7 @@ class InputSource(NamedTuple):
 
 def losses(
     bundle: Bundle,
-    config: TrainConfig,
+    config: LossConfig,
     batch: Microbatch | Pack,
     device: torch.device,
     quantile: float | None = None,
@@ -71,7 +71,7 @@ def losses(
 
     Args:
         bundle: modules of the run.
-        config: configuration of the run.
+        config: configuration of the loss.
         batch: B samples of one shape, or packed ones of any.
         device: device of the model.
         quantile: use this quantile of times for all samples, with their captions; None: draw both.
@@ -93,7 +93,7 @@ def losses(
 
 def losses_of(
     bundle: Bundle,
-    config: TrainConfig,
+    config: LossConfig,
     batch: Microbatch | Pack,
     source: InputSource,
     device: torch.device,
@@ -224,7 +224,7 @@ def _clips(batch: Microbatch | Pack) -> tuple[list[torch.Tensor], list[bool]]:
 
 def _pose(
     bundle: Bundle,
-    config: TrainConfig,
+    config: LossConfig,
     keys: Sequence[str],
     passes: Sequence[int],
     source: InputSource,

@@ -49,7 +49,7 @@ def model_of_run(named: str, size: Sequence[int], steps: int) -> VideoModel:
             raise UsageError(
                 f"{saved.uri} describes a model that this version does not know: {first_line(error)}"
             ) from error
-    bundle = Bundle(config, meta=True)
+    bundle = Bundle(config.modules, meta=True)
     bundle.latent_size((size[0], size[1], size[2]))
     return video_model(named, bundle.dit, bundle.tokenizer, size, config.text.max_text_tokens, 2, steps)
 

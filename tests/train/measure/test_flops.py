@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from reelweave.train.config.model import DiTConfig, MMDiTConfig, STDiTConfig
-from reelweave.train.config.presets import PRESETS
+from reelweave.train.config.model import PRESETS, DiTConfig, MMDiTConfig, STDiTConfig
 from reelweave.train.measure.flops import utilisation
 from reelweave.train.models.build import build_denoiser
 from tests.thorough import but

@@ -99,10 +99,10 @@ def profile(
         compile=parallel.compile,
     )
     config = config.model_copy(update={"parallel": alone})
-    bundle = Bundle(config)
-    parallelize(bundle.dit, Ranks(Mesh(dp_replicate=world.size), world), config)
+    bundle = Bundle(config.modules)
+    parallelize(bundle.dit, Ranks(Mesh(dp_replicate=world.size), world), config.layout)
     bundle.to(world.device)
-    narrowed = narrowed_names(bundle, config)
+    narrowed = narrowed_names(bundle, config.dtype)
     for name, weight in bundle.trained().items():
         hold_(weight, name in narrowed)
     runners = {degree: _errors_of(bundle.dit, degree, world) for degree in degrees_of(bundle.dit, world.size)}
@@ -148,8 +148,10 @@ def _measured(
         meter, full = CascadeTimer(world.device, errors), 0
         world.barrier()
         try:
-            batch = noise(config, shape, 1, round_index)
-            batch_losses = losses(bundle, config, batch, world.device, errors=meter.errors, part=meter.part)
+            batch = noise(config.text.max_text_tokens, shape, 1, round_index)
+            batch_losses = losses(
+                bundle, config.losses, batch, world.device, errors=meter.errors, part=meter.part
+            )
             meter.backward(batch_losses.each.mean())
         except torch.OutOfMemoryError:
             full = 1

@@ -14,6 +14,7 @@ from reelweave.loader.errors import UsageError
 from reelweave.train.cascade.costs.profile_csv import Profile
 from reelweave.train.cascade.problem import Module
 from reelweave.train.config.parallel import ParallelConfig
+from reelweave.train.config.parts import Dtype
 from reelweave.train.config.run import TrainConfig
 from reelweave.train.config.tokenizer import DiffusersVAEConfig
 from reelweave.train.memory.dry_run import dry_run
@@ -66,14 +67,14 @@ def sizes_of(config: TrainConfig, shape: StepShape, gpus: int) -> RunSizes:
         UsageError: the dry run fails (`reelweave.train.memory.dry_run.dry_run`).
     """
     config, ranks = _resident(config, gpus)
-    bundle = Bundle(config, meta=True, unread=True)
+    bundle = Bundle(config.modules, meta=True, unread=True)
     [footprint] = dry_run(config, [shape], ranks, encoded=True)
     encoder = config.tokenizer
     return RunSizes(
         states_bytes=footprint.state + _bytes(bundle.tokenizer),
         handed_token_bytes=_LATENTS * 4.0 * bundle.tokenizer.channels * math.prod(bundle.dit.patch),
         handed_sample_bytes=4.0 * (config.text.max_text_tokens + 1) * bundle.text.width,
-        exchanged_bytes=_exchanged_bytes(config, bundle),
+        exchanged_bytes=_exchanged_bytes(config.parallel, config.dtype, bundle),
         grid=bundle.tokenizer.tile_grid,
         at_once=not (isinstance(encoder, DiffusersVAEConfig) and (encoder.slicing or encoder.tiling)),
     )
@@ -88,7 +89,7 @@ def with_predicted_peaks(profile: Profile, config: TrainConfig, gpus: int) -> Pr
         gpus: number of ranks of the run; where weights are sharded, peaks hold the layers that are gathered.
     """
     # A single rank would keep float32 weights with lower-precision copies.
-    config, ranks = _resident(config, gpus if _block(config, gpus) > 1 else 2)
+    config, ranks = _resident(config, gpus if _block(config.parallel, gpus) > 1 else 2)
     rows_n5 = np.column_stack([profile.batch * profile.length, profile.batch, profile.size_n3])
     distinct, place_n = np.unique(rows_n5, axis=0, return_inverse=True)
     chosen = np.unique(np.linspace(0, len(distinct) - 1, _REHEARSED).round().astype(np.int64))
@@ -99,7 +100,7 @@ def with_predicted_peaks(profile: Profile, config: TrainConfig, gpus: int) -> Pr
     steps = dry_run(config, shapes, ranks=ranks, encoded=True, overlapped=False)
     peaks = {
         Module.DIT: [footprint.passes - footprint.state for footprint in steps],
-        Module.VAE: _encoding_peaks(Bundle(config, meta=True, unread=True).tokenizer, shapes),
+        Module.VAE: _encoding_peaks(Bundle(config.modules, meta=True, unread=True).tokenizer, shapes),
     }
     peak_gib = np.full(len(rows_n5), np.nan)
     for module, of_shapes in peaks.items():
@@ -118,7 +119,7 @@ def with_gathered_layers(profile: Profile, config: TrainConfig, gpus: int) -> Pr
         config: configuration of the run.
         gpus: number of ranks of the run.
     """
-    if _block(config, gpus) == 1:
+    if _block(config.parallel, gpus) == 1:
         return profile
     shape = StepShape(Bucket(*profile.size_n3[0].tolist()), int(profile.batch[0]), int(profile.length[0]))
     sharded, ranks = _resident(config, gpus)
@@ -134,9 +135,8 @@ def with_gathered_layers(profile: Profile, config: TrainConfig, gpus: int) -> Pr
     return replace(profile, peak_gib=peak_gib)
 
 
-def _block(config: TrainConfig, gpus: int) -> int:
+def _block(parallel: ParallelConfig, gpus: int) -> int:
     """Return the number of ranks that shard the DiT's weights; 1 if they are whole."""
-    parallel = config.parallel
     if parallel.schedule == "static" or parallel.shard == "optimizer":
         return 1
     return Mesh.of(parallel, gpus).dp_shard
@@ -148,7 +148,7 @@ def _resident(config: TrainConfig, gpus: int) -> tuple[TrainConfig, int]:
     Either one block of ranks shards the weights, as NestedFSDP does, or layers are whole and the optimizer's state is
     sharded. Every rank may encode, so that encoders are whole or on the host.
     """
-    block = _block(config, gpus)
+    block = _block(config.parallel, gpus)
     parallel = ParallelConfig(
         dp_replicate=1,
         dp_shard="rest",
@@ -165,14 +165,14 @@ def _bytes(module: nn.Module) -> int:
     return sum(tensor.nbytes for tensor in [*module.parameters(), *module.buffers()])
 
 
-def _exchanged_bytes(config: TrainConfig, bundle: Bundle) -> float:
+def _exchanged_bytes(parallel: ParallelConfig, dtype: Dtype, bundle: Bundle) -> float:
     """Return bytes per token: queries, keys, values and outputs per layer, and gradients of all four."""
     try:
         dit = cuttable(bundle.dit)
     except UsageError:
         return 0.0
-    passes = 3 if config.parallel.activation_checkpointing == "full" else 2
-    value_bytes = 2 if config.dtype == "bfloat16" else 4
+    passes = 3 if parallel.activation_checkpointing == "full" else 2
+    value_bytes = 2 if dtype == "bfloat16" else 4
     return float(4 * passes * len(dit.repeated()) * _width(dit) * value_bytes)
 
 

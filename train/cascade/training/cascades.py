@@ -34,11 +34,12 @@ from reelweave.train.cascade.training.step_problem import (
 )
 from reelweave.train.cascade.training.timelines import FOLDER, StepTimeline, all_runs
 from reelweave.train.cascade.training.training_ops import TrainingOps, contexts_of
-from reelweave.train.config.run import TrainConfig
+from reelweave.train.config.parts import CascadesConfig
 from reelweave.train.config.text import HashedTextConfig
 from reelweave.train.distributed.world import World
 from reelweave.train.measure.timings import StepClock
 from reelweave.train.models.bundle import Bundle
+from reelweave.train.models.denoiser import Denoiser
 from reelweave.train.parallel.context.token_shard import Cuttable, cuttable
 from reelweave.train.parallel.pipeline.pipeline import Weigh
 from reelweave.train.step.batches import LookaheadStream
@@ -68,7 +69,7 @@ class Cascades:
 
     Args:
         bundle: modules of the run.
-        config: configuration of the run.
+        config: configuration of cascades.
         world: all ranks; GPU k of a plan is rank k.
 
     Attributes:
@@ -80,11 +81,11 @@ class Cascades:
         UsageError: the model does not support the degrees, no degree is possible, or a file is missing.
     """
 
-    def __init__(self, bundle: Bundle, config: TrainConfig, world: World) -> None:
+    def __init__(self, bundle: Bundle, config: CascadesConfig, world: World) -> None:
         self.last: ExecutedStep | None = None
         self._bundle, self._config, self._world = bundle, config, world
         cascade = config.cascade
-        self._degrees = degrees_of(config, bundle, world.size)
+        self._degrees = degrees_of(cascade.degrees, bundle.dit, world.size)
         self.topology = topology_of(cascade.topology, world.size)
         self._costs: ClipCosts = (
             read_costs(cascade.costs) if cascade.costs else NominalCosts(bundle, config, world.device)
@@ -202,25 +203,26 @@ class Cascades:
             *(shapes, self._costs, self._world.size, self._degrees),
             *(self._memory_bytes, self._places, self._block),
         )
-        return self._online.planned(problem, (self._config.seed + step) % _SEEDS, learned)
+        return self._online.planned(problem, (self._config.losses.seed + step) % _SEEDS, learned)
 
 
-def degrees_of(config: TrainConfig, bundle: Bundle, ranks: int) -> tuple[int, ...]:
+def degrees_of(requested: Sequence[int] | None, dit: Denoiser, ranks: int) -> tuple[int, ...]:
     """Return the degrees that a DiT may have.
 
     Raises:
         UsageError: there are none, or the model supports no context parallelism.
     """
-    requested = config.cascade.degrees
     if requested is None:
-        if not isinstance(bundle.dit, Cuttable):
+        if not isinstance(dit, Cuttable):
             return (1,)
         return tuple(2**power for power in range(ranks.bit_length()))
     degrees = tuple(sorted({degree for degree in requested if degree <= ranks}))
     if not degrees:
-        raise UsageError(f"train.cascade.degrees={requested}: all are above the {ranks} ranks of this run")
+        raise UsageError(
+            f"train.cascade.degrees={tuple(requested)}: all are above the {ranks} ranks of this run"
+        )
     if max(degrees) > 1:
-        cuttable(bundle.dit)
+        cuttable(dit)
     return degrees
 
 

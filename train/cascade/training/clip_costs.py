@@ -18,7 +18,7 @@ from reelweave.train.cascade.costs.cost_model import CostModel, Links
 from reelweave.train.cascade.costs.vae_cost import FittedVAECost
 from reelweave.train.cascade.problem import Module
 from reelweave.train.cascade.training.step_problem import ClipShape
-from reelweave.train.config.run import TrainConfig
+from reelweave.train.config.parts import CascadesConfig
 from reelweave.train.models.bundle import Bundle
 from reelweave.train.models.encoders.tokenizer import COLOURS
 
@@ -86,12 +86,12 @@ class NominalCosts:
 
     Attributes:
         bundle: modules of the run.
-        config: configuration of the run.
+        config: configuration of cascades.
         device: device that they run on.
     """
 
     bundle: Bundle
-    config: TrainConfig
+    config: CascadesConfig
     device: torch.device
 
     def call_s(self, module: Module) -> float:  # noqa: ARG002 - as `ClipCosts` has it
@@ -136,7 +136,7 @@ class NominalCosts:
     @cached_property
     def _exchanged_bytes(self) -> float:
         """Bytes that Ulysses exchanges per token: 4 activations forward, 4 backward, per layer (docs/parallel.md)."""
-        dit, bytes_of_a_value = self.bundle.dit, 2 if self.config.dtype == "bfloat16" else 4
+        dit, bytes_of_a_value = self.bundle.dit, 2 if self.config.losses.dtype == "bfloat16" else 4
         return 8 * len(dit.repeated()) * dit.token_layers()[0].in_features * bytes_of_a_value
 
     @cached_property

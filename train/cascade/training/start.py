@@ -33,5 +33,5 @@ def run_by_cascades(layout: ParallelModel, config: TrainConfig) -> "Cascades":
     for parameter in layout.bundle.trained().values():
         if parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
-    layout.executor = cascades = Cascades(layout.bundle, config, layout.ranks.world)
+    layout.executor = cascades = Cascades(layout.bundle, config.cascades, layout.ranks.world)
     return cascades

@@ -9,7 +9,7 @@ from reelweave.loader.batch import Microbatch, Pack
 from reelweave.train.cascade.execution.ops import TensorSpec
 from reelweave.train.cascade.problem import Cascade, Module
 from reelweave.train.cascade.training.manifest import ManifestEntry, clips_of
-from reelweave.train.config.run import TrainConfig
+from reelweave.train.config.parts import CascadesConfig, LossConfig
 from reelweave.train.config.text import HashedTextConfig
 from reelweave.train.measure.timings import StepClock
 from reelweave.train.models.bundle import Bundle
@@ -28,7 +28,7 @@ class TrainingOps:
 
     Args:
         bundle: modules of the run.
-        config: configuration of the run.
+        config: configuration of cascades.
         entries: manifest of the step; a sample's number is its index.
         local_batches: this rank's batches, in order.
         rank: rank of this process.
@@ -43,7 +43,7 @@ class TrainingOps:
     def __init__(
         self,
         bundle: Bundle,
-        config: TrainConfig,
+        config: CascadesConfig,
         entries: Sequence[ManifestEntry],
         local_batches: Sequence[Microbatch | Pack],
         rank: int,
@@ -105,7 +105,7 @@ class TrainingOps:
         with clock.part("forward"):
             inputs = self._inputs(sample, module_outputs)
             sample_losses = losses_of(
-                self._bundle, self._config, batch, inputs, self._device, None, errors, clock.part
+                self._bundle, self._config.losses, batch, inputs, self._device, None, errors, clock.part
             )
             loss = (self._weigh if first else self._aside.add)(batch, sample_losses)
             with clock.part("backward"):
@@ -120,10 +120,10 @@ class TrainingOps:
         return TensorSpec((tokenizer.channels, *tokenizer.latent_size(video.shape[1:])), torch.float32)
 
     def _contexts(self, entry: ManifestEntry, part_indices: Sequence[int]) -> list[torch.Tensor]:
-        batch, config = entry.batch, self._config
-        dropped = draw_dropped(config.objective.caption_dropout, config.seed, batch.draw_keys, batch.passes)
-        captions = captions_of(batch.captions, dropped)
-        with torch.autocast(self._device.type, torch.bfloat16, enabled=config.dtype == "bfloat16"):
+        captions = _captions(entry.batch, self._config.losses)
+        with torch.autocast(
+            self._device.type, torch.bfloat16, enabled=self._config.losses.dtype == "bfloat16"
+        ):
             context_BMD, _ = self._bundle.text([captions[index] for index in part_indices])
         rows = [entry.contexts[index].shape[0] for index in part_indices]
         return [context_MD[:count] for context_MD, count in zip(context_BMD, rows, strict=True)]
@@ -149,10 +149,15 @@ class TrainingOps:
         return InputSource(clean, encoded)
 
 
-def contexts_of(bundle: Bundle, config: TrainConfig, batch: Microbatch | Pack) -> list[TensorSpec]:
+def contexts_of(bundle: Bundle, config: CascadesConfig, batch: Microbatch | Pack) -> list[TensorSpec]:
     """Return the context shapes of a text encoder; empty if the DiT's ranks embed words themselves."""
     if isinstance(config.text, HashedTextConfig):
         return []
-    dropped = draw_dropped(config.objective.caption_dropout, config.seed, batch.draw_keys, batch.passes)
-    lengths = bundle.text.lengths(captions_of(batch.captions, dropped))
+    lengths = bundle.text.lengths(_captions(batch, config.losses))
     return [TensorSpec((length, bundle.text.width), torch.float32) for length in lengths]
+
+
+def _captions(batch: Microbatch | Pack, config: LossConfig) -> Sequence[str]:
+    """Return the captions of a batch, empty where caption dropout drops them."""
+    dropped = draw_dropped(config.objective.caption_dropout, config.seed, batch.draw_keys, batch.passes)
+    return captions_of(batch.captions, dropped)

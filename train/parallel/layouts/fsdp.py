@@ -7,7 +7,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from reelweave.train.config.optimizer import Fp8Config
-from reelweave.train.config.run import TrainConfig
+from reelweave.train.config.parts import LayoutConfig
 from reelweave.train.models.bundle import Bundle
 from reelweave.train.models.denoiser import Denoiser
 from reelweave.train.parallel.fp8 import rescale
@@ -25,7 +25,7 @@ class FSDP(ParallelModel):
     def __init__(
         self,
         bundle: Bundle,
-        config: TrainConfig,
+        config: LayoutConfig,
         ranks: Ranks,
         wholes: Mapping[str, nn.Parameter] | None = None,
     ) -> None:

@@ -3,7 +3,7 @@
 from torch import nn
 from torch.distributed.tensor import DTensor, Replicate
 
-from reelweave.train.config.run import TrainConfig
+from reelweave.train.config.parts import LayoutConfig
 from reelweave.train.models.bundle import Bundle
 from reelweave.train.parallel.layouts import pieces
 from reelweave.train.parallel.layouts.fsdp import FSDP
@@ -17,7 +17,7 @@ class NestedFSDP(FSDP):
     The ranks of a block run the same model runs in the same order. Blocks may run different numbers of them, also none.
     """
 
-    def __init__(self, bundle: Bundle, config: TrainConfig, ranks: Ranks) -> None:
+    def __init__(self, bundle: Bundle, config: LayoutConfig, ranks: Ranks) -> None:
         parameters = bundle.trained()
         wholes = {name: _replicated(parameter, ranks) for name, parameter in parameters.items()}
         super().__init__(bundle, config, ranks, wholes)

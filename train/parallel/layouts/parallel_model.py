@@ -9,7 +9,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from reelweave.loader.batch import Microbatch, Pack
-from reelweave.train.config.run import TrainConfig
+from reelweave.train.config.parts import LayoutConfig
 from reelweave.train.measure.timings import StepClock
 from reelweave.train.models.bundle import Bundle
 from reelweave.train.models.transfer import Pace
@@ -46,7 +46,7 @@ class ParallelModel:
 
     Args:
         bundle: modules in their final layout.
-        config: configuration of the run.
+        config: configuration of the layout.
         ranks: processes in their grid.
         wholes: tensors that the local shards belong to, if these are not the parameters.
 
@@ -56,18 +56,20 @@ class ParallelModel:
         errors: function that runs the model on this rank's tokens of a batch; without gradients under pipeline
             parallelism.
         count: number of trained values on all ranks.
+        dtype: dtype of activations.
         executor: executor of each step's microbatches; None: run them one after the other.
     """
 
     def __init__(
         self,
         bundle: Bundle,
-        config: TrainConfig,
+        config: LayoutConfig,
         ranks: Ranks,
         wholes: Mapping[str, nn.Parameter] | None = None,
     ) -> None:
         self.bundle = bundle
         self.ranks = ranks
+        self.dtype = config.dtype
         self._config = config
         cut, staged = ranks.mesh.degree(CONTEXT) > 1, ranks.mesh.pp > 1
         errors: SquaredErrors = ContextParallelErrors(ranks.context) if cut else whole_model_errors
@@ -131,7 +133,9 @@ class ParallelModel:
                     self.run_dummy_steps(batch.slots)
             self._pace.begin()
             with clock.microbatch(batch):
-                batch_losses = losses(self.bundle, self._config, batch, device, None, self.errors, clock.part)
+                batch_losses = losses(
+                    self.bundle, self._config.losses, batch, device, None, self.errors, clock.part
+                )
                 loss = weigh(batch, batch_losses)
                 self.before_backward(batch.ends_step)
                 with clock.part("backward"):
@@ -162,7 +166,7 @@ class ParallelModel:
         # Counted before any of them: other ranks may need none, and go on to the model's collectives.
         texts = self.missing_texts(rounds + missing)
         for _ in range(missing):
-            zero = dummy_step(self.bundle, self._config, self.ranks, self.errors)
+            zero = dummy_step(self.bundle, self.dtype, self.ranks, self.errors)
             if zero.requires_grad:
                 self.before_backward(last=False)
                 zero.backward()  # type: ignore[no-untyped-call]  # torch's own

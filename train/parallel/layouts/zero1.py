@@ -13,7 +13,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.nn import functional as F
 
-from reelweave.train.config.run import TrainConfig
+from reelweave.train.config.parts import Dtype, LayoutConfig
 from reelweave.train.models.bundle import Bundle
 from reelweave.train.parallel.layouts.parallel_model import ParallelModel
 from reelweave.train.parallel.layouts.ready_buckets import ReadyBuckets
@@ -33,11 +33,11 @@ class ZeRO1(ParallelModel):
     split as by `torch.chunk`.
     """
 
-    def __init__(self, bundle: Bundle, config: TrainConfig, ranks: Ranks) -> None:
+    def __init__(self, bundle: Bundle, config: LayoutConfig, ranks: Ranks) -> None:
         self._parameters = bundle.trained()
         self._sharing, self._replicas = ranks.along("dp_shard", *CONTEXT), ranks.along("dp_replicate")
         mesh = ranks.weights["dp_replicate", "dp_shard"]
-        wholes, narrowed = {}, narrowed_names(bundle, config)
+        wholes, narrowed = {}, narrowed_names(bundle, config.dtype)
         for name, parameter in self._parameters.items():
             rows = parameter.detach()[self._rows(parameter)]
             sharded = DTensor.from_local(
@@ -149,13 +149,13 @@ def _begun(work: dist.Work | None) -> dist.Work:
     return work
 
 
-def narrowed_names(bundle: Bundle, config: TrainConfig) -> set[str]:
+def narrowed_names(bundle: Bundle, dtype: Dtype) -> set[str]:
     """Return the names of the trained parameters that all ranks hold in bfloat16: matrices that run in it."""
     exact = {id(parameter) for parameter in bundle.dit.float32_parameters()}
     return {
         name
         for name, parameter in bundle.trained().items()
-        if config.dtype == "bfloat16" and parameter.ndim > 1 and id(parameter) not in exact
+        if dtype == "bfloat16" and parameter.ndim > 1 and id(parameter) not in exact
     }
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from reelweave.loader.batch import Microbatch, Pack
-from reelweave.train.config.run import TrainConfig
+from reelweave.train.config.parts import LayoutConfig
 from reelweave.train.distributed.world import World
 from reelweave.train.measure.timings import StepClock, StepPart
 from reelweave.train.models.bundle import Bundle
@@ -29,13 +29,13 @@ class Pipeline:
 
     Attributes:
         bundle: modules of this stage.
-        config: configuration of the run.
+        config: configuration of the layout.
         ranks: processes in their grid.
         errors: function that runs the model on this rank's tokens of a batch.
     """
 
     bundle: Bundle
-    config: TrainConfig
+    config: LayoutConfig
     ranks: Ranks
     errors: SquaredErrors
 
@@ -62,9 +62,11 @@ class Pipeline:
 
         def forward(index: int) -> torch.Tensor:
             if index < dummy_rounds:
-                return dummy_step(self.bundle, self.config, self.ranks, self.errors)
+                return dummy_step(self.bundle, self.config.dtype, self.ranks, self.errors)
             batch = batches[index - dummy_rounds]
-            microbatch_losses = losses(self.bundle, self.config, batch, device, None, self.errors, clock.part)
+            microbatch_losses = losses(
+                self.bundle, self.config.losses, batch, device, None, self.errors, clock.part
+            )
             batch_losses.append(replace(microbatch_losses, each=microbatch_losses.each.detach()))
             return weigh(batch, microbatch_losses) if neighbours.last else microbatch_losses.each.sum()
 

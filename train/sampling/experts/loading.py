@@ -74,7 +74,9 @@ def with_experts(
 def _without_encoders(config: TrainConfig, like: Bundle) -> Bundle:
     """Return the modules of a configuration on the CPU, with no encoders but their shapes."""
     empty_MD = torch.zeros(1, like.text.width)
-    return Bundle(config, stored=StoredEncoders(like.tokenizer.channels, empty_MD, like.text.pooled_width))
+    return Bundle(
+        config.modules, stored=StoredEncoders(like.tokenizer.channels, empty_MD, like.text.pooled_width)
+    )
 
 
 def check_other(config: TrainConfig, other: TrainConfig, uri: str) -> None:

@@ -69,7 +69,7 @@ def other_expert_on(
     empty_MD = torch.zeros(1, bundle.text.width)
     stored = StoredEncoders(bundle.tokenizer.channels, empty_MD, bundle.text.pooled_width)
     sharded = issubclass(layout_of(expert_config, ranks.mesh), FSDP)
-    other = place(expert_config, ranks, stored) if sharded else Bundle(expert_config, stored=stored)
+    other = place(expert_config, ranks, stored) if sharded else Bundle(expert_config.modules, stored=stored)
     if saved is not None:
         load_part_(saved, other, ranks)
     if adapters is not None:

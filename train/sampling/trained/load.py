@@ -98,7 +98,7 @@ def load_trained(
         RunError: it is damaged.
     """
     saved, config = trained_weights(named, weights, storage, world)
-    bundle = Bundle(config)
+    bundle = Bundle(config.modules)
     saved.load_(bundle.trained())
     model = bundle.to(device).eval()
     state = saved.state
@@ -178,7 +178,7 @@ def load_published(
         UsageError: the configuration names no published model, or the adapters are not of it.
     """
     name, config, weights = published(config, lora, world)
-    bundle = Bundle(config)
+    bundle = Bundle(config.modules)
     if weights is not None:
         load_adapters(bundle.dit, weights)
     return Trained(name, config, bundle.to(device).eval(), 0, "model")
