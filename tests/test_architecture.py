@@ -36,6 +36,16 @@ CONTRACT = (
     "reelweave.loader.pretrained",
     "reelweave.loader.base.processors",
 )
+WHOLE = "reelweave.train.config.run"
+DOORS = (
+    "train/loop/",  # begins a run
+    "train/parallel/layout.py",  # builds its modules on its ranks
+    "train/memory/",  # rehearses and measures runs
+    "train/cascade/costs/",
+    "train/sampling/",  # reads runs from checkpoints
+    "train/latents/",  # compares their encoders
+)
+"""Where the whole configuration of a training run may be held; components take their own."""
 HEAVY = {"ray", "transformers", "open_clip", "ortools", "torchvision", "decord", "scenedetect"}
 
 
@@ -238,6 +248,16 @@ def test_curate_uses_only_the_dataset_contract_of_the_loader() -> None:
         if name.startswith("loader") and not f"reelweave.{name}".startswith(CONTRACT)
     ]
     assert wrong == []
+
+
+def test_components_of_training_do_not_hold_the_whole_configuration() -> None:
+    """It stops where a run is begun, measured, rehearsed, or read from a checkpoint; parts go on (config/parts.py)."""
+    holders = [
+        path.relative_to(ROOT).as_posix()
+        for path in files("train")
+        if any(f"reelweave.{name}" == WHOLE for name in imports(path, whole=True))
+    ]
+    assert [path for path in holders if not path.startswith(DOORS)] == []
 
 
 @pytest.mark.parametrize("room", ROOMS)

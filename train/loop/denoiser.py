@@ -58,7 +58,9 @@ class DenoiserTask:
         self._config, self._stream, self._out, self._held_out = config, stream, out, held_out
         self._layout = layout = lay_out(config, ranks, stored)
         check_shapes(stream, layout.bundle)
-        self._cascades = run_by_cascades(layout, config) if config.parallel.schedule == "cascade" else None
+        self._cascades = (
+            run_by_cascades(layout, config.cascades) if config.parallel.schedule == "cascade" else None
+        )
         self.weights, self.data = layout.weights, ranks.along(*DATA)
         self._ema = Ema(config.ema, layout.weights)
         self._rows = LossRows()

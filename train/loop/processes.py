@@ -35,5 +35,5 @@ def enter(config: TrainConfig | VaeTrainConfig) -> Iterator[Processes]:
     # Signals are caught first: none may end a rank that is about to report a lost one.
     with interrupts() as interrupt, join(config.device, config.lost_after_s) as world:
         ranks = Ranks.of(config.parallel, world)
-        with attention_backend(config, world.device):
+        with attention_backend(config.parallel.attention, config.model, config.dtype, world.device):
             yield Processes(ranks, interrupt)

@@ -187,7 +187,9 @@ def run(options: argparse.Namespace) -> int:
 
     with join(options.device) as world, count_sent_bytes() as sent, ExitStack() as stack:
         trained = _model(options, world)
-        stack.enter_context(attention_backend(trained.config, world.device, required=False))
+        of = trained.config
+        backend = attention_backend(of.parallel.attention, of.model, of.dtype, world.device, required=False)
+        stack.enter_context(backend)
         from reelweave.pipelines.sampling.cut_captions import say_cut_captions
         from reelweave.pipelines.sampling.frame_rate import fps_of_files
         from reelweave.pipelines.sampling.run import SamplingRun

@@ -68,7 +68,7 @@ PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm")
 def step_of(config: TrainConfig, shape: StepShape) -> tuple[int, int]:
     """Bytes that autograd saved in a real step, and the most that the allocator had given out beside the state."""
     layout = lay_out(config, Ranks.of(config.parallel, World(0, 1, torch.device("cpu"))))
-    batch, own = noise(config, shape, 1, 0), StepLosses(config.denominator)
+    batch, own = noise(config.text.max_text_tokens, shape, 1, 0), StepLosses(config.denominator)
     saved = Saved([*layout.bundle.parameters(), *layout.bundle.buffers()])
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
         with saved:

@@ -9,10 +9,9 @@ from torch.nn.attention import SDPBackend, _registry
 
 from reelweave.loader.errors import UsageError
 from reelweave.train.config.model import DiTConfig
-from reelweave.train.config.parallel import ParallelConfig
-from reelweave.train.config.run import TrainConfig
-from reelweave.train.config.text import HashedTextConfig
 from reelweave.train.models.attention.backend import attention_backend, first, served
+
+MODEL = DiTConfig(hidden=128, heads=2)
 
 
 def order():
@@ -59,7 +58,7 @@ def test_a_package_that_is_not_there_is_named(monkeypatch):
 
 def test_a_processor_has_one_implementation_whatever_is_wanted():
     before = order()
-    with attention_backend(run("flash4"), torch.device("cpu")):
+    with attention_backend("flash4", MODEL, "float32", torch.device("cpu")):
         assert order() == before
 
 
@@ -76,15 +75,7 @@ def test_one_is_tried_before_it_is_taken():
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_a_run_on_a_gpu_ends_where_a_sample_takes_another():
-    with pytest.raises(UsageError), attention_backend(run("cudnn"), torch.device("cuda")):
+    with pytest.raises(UsageError), attention_backend("cudnn", MODEL, "float32", torch.device("cuda")):
         pass
-    with attention_backend(run("cudnn"), torch.device("cuda"), required=False):
+    with attention_backend("cudnn", MODEL, "float32", torch.device("cuda"), required=False):
         pass
-
-
-def run(backend):
-    return TrainConfig(
-        text=HashedTextConfig(),
-        model=DiTConfig(hidden=128, heads=2),
-        parallel=ParallelConfig(attention=backend),
-    )

@@ -81,7 +81,7 @@ def test_a_run_has_the_same_bits_wherever_its_encoder_is(size, names, tmp_path, 
 )
 def test_ranks_in_lockstep_divide_it_unless_told_otherwise(text, parallel, ranks, chosen):
     config = TrainConfig(text=text, parallel=ParallelConfig(**parallel))
-    assert placement(config, Mesh.of(config.parallel, ranks)) == chosen
+    assert placement(config.parallel, Mesh.of(config.parallel, ranks)) == chosen
 
 
 def test_what_cannot_be_is_refused():

@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING
 import torch
 
 from reelweave.loader.errors import UsageError
-from reelweave.train.config.run import TrainConfig
+from reelweave.train.config.parts import CascadesConfig
 from reelweave.train.parallel.layouts.parallel_model import ParallelModel
 
 if TYPE_CHECKING:
     from reelweave.train.cascade.training.cascades import Cascades
 
 
-def run_by_cascades(layout: ParallelModel, config: TrainConfig) -> "Cascades":
+def run_by_cascades(layout: ParallelModel, config: CascadesConfig) -> "Cascades":
     """Make a layout run its steps by cascade plans; a collective.
 
     Raises:
@@ -33,5 +33,5 @@ def run_by_cascades(layout: ParallelModel, config: TrainConfig) -> "Cascades":
     for parameter in layout.bundle.trained().values():
         if parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
-    layout.executor = cascades = Cascades(layout.bundle, config.cascades, layout.ranks.world)
+    layout.executor = cascades = Cascades(layout.bundle, config, layout.ranks.world)
     return cascades

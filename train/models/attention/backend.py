@@ -15,10 +15,10 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from reelweave.loader.errors import UsageError, first_line
+from reelweave.loader.settings import Settings
 from reelweave.train.config.model import TransformerConfig
 from reelweave.train.config.parallel import AttentionBackend
-from reelweave.train.config.run import TrainConfig
-from reelweave.train.config.vae import VaeTrainConfig
+from reelweave.train.config.parts import Dtype
 
 _log = logging.getLogger(__name__)
 
@@ -29,18 +29,21 @@ _NAMES = {
     SDPBackend.MATH: "matrix products and a softmax",
 }
 """Implementations of PyTorch, in the order of preference behind the first."""
+_PUBLISHED_WIDTH = 128  # of most published models, unread as yet
 _REPLACED = {"flash3": ("FA3", "FlashAttention 3"), "flash4": ("FA4", "FlashAttention 4")}
 """Packages that replace FlashAttention 2: PyTorch's name, and ours."""
 
 
 @contextmanager
 def attention_backend(
-    config: TrainConfig | VaeTrainConfig, device: torch.device, required: bool = True
+    backend: AttentionBackend, model: Settings, dtype: Dtype, device: torch.device, required: bool = True
 ) -> Iterator[None]:
     """Let attention on a GPU take the implementation of a run first, wherever that serves; logs the one of its model.
 
     Args:
-        config: configuration of the run.
+        backend: ``parallel.attention`` of the run.
+        model: configuration of its model.
+        dtype: dtype of its activations.
         device: device of the model; without an effect on a processor.
         required: True if the run must have it, False to take PyTorch's choice where it does not serve.
 
@@ -50,12 +53,12 @@ def attention_backend(
     if device.type != "cuda":
         yield
         return
-    dtype, width = getattr(torch, config.dtype), _head_width(config)
-    q_BHLD = torch.zeros(1, 1, 128, width, device=device, dtype=dtype, requires_grad=True)
+    width = model.hidden // model.heads if isinstance(model, TransformerConfig) else _PUBLISHED_WIDTH
+    q_BHLD = torch.zeros(1, 1, 128, width, device=device, dtype=getattr(torch, dtype), requires_grad=True)
     # PyTorch sets its own order at its first choice, over any that was set before.
     usual = _NAMES.get(_taken(q_BHLD), "another")
     with ExitStack() as stack:
-        backend, name = config.parallel.attention, usual
+        name = usual
         if backend != "auto":
             try:
                 name = stack.enter_context(served(backend, q_BHLD, usual))
@@ -131,9 +134,3 @@ def _problem(backend: AttentionBackend, q_BHLD: torch.Tensor) -> str | None:
     except (RuntimeError, ImportError, ValueError) as error:
         return first_line(error)
     return None
-
-
-def _head_width(config: TrainConfig | VaeTrainConfig) -> int:
-    """Return the width of attention heads; published models, unread as yet, mostly have 128."""
-    model = config.model
-    return model.hidden // model.heads if isinstance(model, TransformerConfig) else 128
