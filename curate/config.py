@@ -122,7 +122,7 @@ class SourceStageConfig(BaseModel, frozen=True, extra="forbid"):
             the ledger notices.
     """
 
-    REVISION: ClassVar = 21
+    REVISION: ClassVar = 22
 
     probe: ProbeConfig = ProbeConfig()
     shots: ShotConfig = ShotConfig()

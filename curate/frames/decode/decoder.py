@@ -17,6 +17,7 @@ from reelweave.curate.frames.container.dolby_vision import without_base
 from reelweave.curate.frames.container.encryption import EncryptedError, is_encrypted
 from reelweave.curate.frames.container.side_data import Cropper
 from reelweave.curate.frames.decode.lost_frames import LostFrames
+from reelweave.curate.frames.decode.slice_checks import SliceChecks
 from reelweave.curate.frames.frame_times import Damage
 from reelweave.curate.frames.interlace import FieldOrder, deinterlaced
 from reelweave.curate.frames.picture import Shape, ShapeMeter
@@ -65,7 +66,7 @@ class Decoder:
         self._broken_since: int | None = None
         self._reason = ""  # of the damage in work, where it is another than its errors
         self._damage: list[Damage] = []
-        self._lost = LostFrames(stream)
+        self._lost, self._checks = LostFrames(stream), SliceChecks(stream)
         self._over_black = OverBlack()
         # Raw pictures of 32 bits in AVI and elsewhere mostly leave the last eight unused.
         self._shows_alpha = stream.codec_context.name != "rawvideo"
@@ -143,6 +144,7 @@ class Decoder:
                 if not self._shown and self._limits is not None and (fault := without_base(packet)):
                     raise SourceError(fault)
                 self._lost.expect(packet)
+                is_damaged = self._limits is not None and self._checks.is_damaged(packet)
                 try:
                     if self._meter is not None:
                         decoded = self._meter.decode(packet)
@@ -164,9 +166,10 @@ class Decoder:
                 for frame in decoded:
                     if self._lost.before(frame) and self._shown:
                         self._break_before()
-                    if frame.key_frame and not frame.is_corrupt:
+                    is_corrupt = is_damaged or frame.is_corrupt
+                    if frame.key_frame and not is_corrupt:
                         self._mend()
-                    elif frame.is_corrupt:
+                    elif is_corrupt:
                         self._break()
                     self._interlaced += frame.interlaced_frame
                     self._shown += 1

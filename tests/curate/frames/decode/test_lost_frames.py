@@ -138,3 +138,36 @@ def test_an_index_leaves_out_a_sample_without_its_first_key_frame(
     damaged(path, 0, 4 if codec != "libsvtav1" else 2, 400)
     with pytest.raises(SourceError, match="cannot be decoded"):
         probe(path.read_bytes())
+
+
+@pytest.mark.parametrize("options", [{"g": "1"}, {"g": "12", "slices": "4"}])
+def test_wrong_checksums_of_ffv1_are_damage(options: dict[str, str], tmp_path: Path) -> None:
+    """FFmpeg takes the slice from the frame before, without an error."""
+    path = write_video(
+        tmp_path / "a.mkv",
+        (FRAMES,),
+        size=(192, 128),
+        codec="ffv1",
+        options={"level": "3", "slicecrc": "1", **options},
+    )
+    assert [row[0] for row in rows_of(path)] == ["kept"]
+    damaged(path, 30, 300, 4)
+    (tmp_path / "dataset").rename(tmp_path / "whole")
+    kept, failed, after = rows_of(path)
+    assert [row[0] for row in (kept, failed, after)] == ["kept", "failed", "kept"]
+    assert "1 damaged packet" in failed[4]
+    assert (failed[2], failed[3]) == (
+        pytest.approx(30 / 25, abs=0.001),
+        pytest.approx((31 if options["g"] == "1" else 36) / 25, abs=0.001),
+    )
+
+
+def test_ffv1_without_checksums_goes_on_as_before(tmp_path: Path) -> None:
+    path = write_video(
+        tmp_path / "a.mkv",
+        (FRAMES,),
+        size=(192, 128),
+        codec="ffv1",
+        options={"level": "3", "slicecrc": "0", "slices": "4"},
+    )
+    assert [row[0] for row in rows_of(path)] == ["kept"]
