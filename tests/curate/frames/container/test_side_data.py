@@ -115,6 +115,41 @@ def test_dolby_vision_is_known_by_its_metadata_where_the_container_lost_it(tmp_p
     assert record.state == "kept"
 
 
+def with_descriptor(film: bytes, descriptor: bytes) -> bytes:
+    """A TS whose program map states something more of its first stream."""
+    packets = [bytearray(film[at : at + 188]) for at in range(0, len(film), 188)]
+    for packet in packets:
+        section = packet[5:]
+        if packet[1] & 0x40 and packet[4] == 0 and section[0] == 2:
+            length = (section[1] & 15) << 8 | section[2]
+            body = section[: 3 + length - 4]
+            at = 12 + ((body[10] & 15) << 8 | body[11])
+            size = ((body[at + 3] & 15) << 8 | body[at + 4]) + len(descriptor)
+            body[at + 3 : at + 5] = struct.pack(">H", 0xF000 | size)
+            body[at + 5 : at + 5] = descriptor
+            body[1:3] = struct.pack(">H", 0xB000 | length + len(descriptor))
+            crc = 0xFFFFFFFF
+            for byte in body:
+                crc ^= byte << 24
+                for _ in range(8):
+                    crc = (crc << 1 ^ (0x04C11DB7 if crc >> 31 else 0)) & 0xFFFFFFFF
+            packet[5:] = (body + crc.to_bytes(4, "big")).ljust(183, b"\xff")
+    return b"".join(packets)
+
+
+def test_dolby_vision_is_known_by_the_program_map_of_ts(tmp_path: Path) -> None:
+    plain = muxed(
+        write_video(tmp_path / "a.mp4", (50,), codec="libx265", options=HEVC), tmp_path / "a.ts", {}
+    )
+    bits = 5 << 9 | 6 << 3 | 1 << 2 | 1
+    stated = with_descriptor(plain.read_bytes(), b"\xb0\x05\1\0" + struct.pack(">HB", bits, 0x0F))
+    plain.write_bytes(stated)
+    ((record, _),) = curated(plain, tmp_path / "out", **SHORT)
+    assert "is Dolby Vision profile 5" in record.reason
+    with pytest.raises(SourceError, match="is Dolby Vision profile 5"):
+        probe(stated)
+
+
 def test_an_enhancement_layer_alone_fails_in_words(tmp_path: Path) -> None:
     box_bytes = dolby_vision(7, 6, base=False)
     path = stated(tmp_path / "a.mp4", box_bytes, codec="libx265", options=HEVC)
