@@ -159,7 +159,7 @@ class TrainingLoop(ABC, Generic[Config]):
         total_steps = config.schedule.total_steps
         checkpoints = Checkpoints(self._storage, config.checkpoint, world, task.state())
         outside = Outside(self._base, self._parts)
-        done = resume(checkpoints, self._stream, config, outside)
+        done = resume(checkpoints, self._stream, config, outside, world)
         checkpoints.reserve()
         self._out.mkdir(parents=True, exist_ok=True)
         begins()

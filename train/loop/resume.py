@@ -14,6 +14,8 @@ from reelweave.train.checkpoint.saver import Checkpoints
 from reelweave.train.checkpoint.state import BaseWeights, CheckpointState
 from reelweave.train.config.run import TrainConfig
 from reelweave.train.config.vae import VaeTrainConfig
+from reelweave.train.distributed.first_rank import on_first
+from reelweave.train.distributed.world import ALONE, World
 from reelweave.train.latents.frozen_parts import FrozenParts, check_parts
 from reelweave.train.sampling.trained.base import check_base
 from reelweave.train.step.batches import BatchStream, dataset_names_of, plan_keys_of
@@ -49,6 +51,7 @@ def resume(
     stream: BatchStream,
     config: TrainConfig | VaeTrainConfig,
     outside: Outside = Outside(),  # noqa: B008 - a tuple
+    world: World = ALONE,
 ) -> int:
     """Restore tensors and stream from the latest checkpoint; returns the number of finished steps, 0 without one.
 
@@ -57,6 +60,7 @@ def resume(
         stream: this rank's microbatches.
         config: configuration of the run.
         outside: what the checkpoint must have been trained with.
+        world: ranks of the run, of which the first says what differs.
 
     Raises:
         UsageError: the checkpoint has another configuration, adapters of other base weights, or other frozen parts.
@@ -70,15 +74,21 @@ def resume(
             f"{checkpoints.uri(state.step)} was made with another configuration: {differs}; "
             "resume with the old value, or train into another folder"
         )
-    check_base(checkpoints.uri(state.step), state.base, outside.base)
-    check_parts(checkpoints.uri(state.step), state.frozen, outside.parts, config.checkpoint.changed_parts)
-    _say_new_rate(checkpoints.uri(state.step), state, config)
+    on_first(world, lambda: _compare(checkpoints.uri(state.step), state, config, outside))
     checkpoints.load_(state)
     try:
         stream.load_state_dict(state.stream)
     except UsageError as error:
         raise _refused(state, stream, checkpoints.uri(state.step), error) from error
     return state.step
+
+
+def _compare(
+    uri: str, state: CheckpointState, config: TrainConfig | VaeTrainConfig, outside: Outside
+) -> None:
+    check_base(uri, state.base, outside.base)
+    check_parts(uri, state.frozen, outside.parts, config.checkpoint.changed_parts)
+    _say_new_rate(uri, state, config)
 
 
 def _say_new_rate(uri: str, state: CheckpointState, config: TrainConfig | VaeTrainConfig) -> None:

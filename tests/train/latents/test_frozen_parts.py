@@ -165,3 +165,12 @@ def test_ranks_say_a_replaced_file_alike(ranks, tmp_path):
     more = config.model_copy(update={"schedule": config.schedule.model_copy(update={"total_steps": 4})})
     ended = ranks.run(frozen_ranks.train, 2, more.model_dump_json(), str(tmp_path))
     assert all("UsageError" in text and "another file" in text for text in ended.errors), ended.errors
+
+
+def test_one_rank_says_a_replaced_file_for_all(ranks, parts):
+    shift_weights(parts / "vae" / "diffusion_pytorch_model.safetensors")
+    accepted = configured(parts, 4, changed_parts="accept").model_dump_json()
+    for function, arguments in ((frozen_ranks.sample, ()), (frozen_ranks.train, (accepted,))):
+        ended = ranks.run(function, 2, *arguments, str(parts))
+        assert ended.codes == [0, 0], ended.errors
+        assert [text.count("is another file than the one that") for text in ended.errors] == [1, 0]

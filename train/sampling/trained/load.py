@@ -19,14 +19,15 @@ from reelweave.train.checkpoint.weights import Group, Weights, weights_of
 from reelweave.train.config.lora import LoraConfig
 from reelweave.train.config.model import DiffusersConfig
 from reelweave.train.config.run import TrainConfig
+from reelweave.train.distributed.first_rank import on_first
 from reelweave.train.distributed.world import ALONE, World
-from reelweave.train.latents.frozen_parts import check_parts, frozen_parts, read_parts
+from reelweave.train.latents.frozen_parts import check_parts, frozen_parts
 from reelweave.train.models.bundle import Bundle
 from reelweave.train.models.denoiser import Denoiser
 from reelweave.train.models.lora import load_adapters
 from reelweave.train.models.published.expert_pair import Experts
 from reelweave.train.parallel.mesh import Ranks
-from reelweave.train.sampling.trained.base import base_weights, check_base, keep_base, read_base
+from reelweave.train.sampling.trained.base import base_weights, check_base, keep_base
 from reelweave.train.sampling.trained.peft_scale import refused_setting, rescaled
 
 LORA_FILE = "pytorch_lora_weights.safetensors"
@@ -141,11 +142,12 @@ def trained_weights(
             f"{saved.uri} describes a model that this version does not know: {first_line(error)}"
         ) from error
     config = keep_base(config, saved.state.base)
-    world = world or ALONE
-    check_base(saved.uri, saved.state.base, read_base(world, lambda: base_weights(config)))
-    check_parts(
-        saved.uri, saved.state.frozen, read_parts(world, lambda: frozen_parts(config, encoders)), "accept"
-    )
+
+    def compare() -> None:
+        check_base(saved.uri, saved.state.base, base_weights(config))
+        check_parts(saved.uri, saved.state.frozen, frozen_parts(config, encoders), "accept")
+
+    on_first(world or ALONE, compare)  # which reads the files for all, and says once what differs
     return saved, config
 
 
@@ -211,14 +213,19 @@ def compare_base(path: Path, adapters: Adapters, config: TrainConfig, world: Wor
     """
     if adapters.base is None:
         return
-    now = read_base(world or ALONE, lambda: base_weights(config))
-    if now is not None and now.sha256 != adapters.base.sha256:
-        _log.warning(
-            "--lora %s: its adapters were trained on %s; the base weights are %s here, and other weights",
-            path,
-            adapters.base,
-            now,
-        )
+    base = adapters.base
+
+    def compare() -> None:
+        now = base_weights(config)
+        if now is not None and now.sha256 != base.sha256:
+            _log.warning(
+                "--lora %s: its adapters were trained on %s; the base weights are %s here, and other weights",
+                path,
+                base,
+                now,
+            )
+
+    on_first(world or ALONE, compare)
 
 
 def read_adapters(path: Path, subfolder: str) -> Adapters:
