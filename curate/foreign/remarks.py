@@ -32,6 +32,7 @@ _SAID = {
         "they train with these edges, often black bars: `reelweave curate` cuts them off",
     ),
 }
+_SINGULAR = {"are": "is", "have": "has"}
 _SORTED = "members of a sample must lie side by side, as `tar --sort=name` writes them"
 
 
@@ -72,7 +73,8 @@ def _on_keys(tars: Sequence[TarIndex], manifest: Manifest) -> Iterator[str]:
             f" and key ({qualified[0].key_prefix}KEY)"
         )
     if lost := reasons_of(tars)[""] - manifest.totals.samples:
-        yield f"{lost} samples repeat a key of their own tar and were left out; accounting.parquet names them"
+        what = counted(lost, "sample repeats a key of its", "samples repeat a key of their")
+        yield f"left out: {what} own tar; accounting.parquet names them"
 
 
 def _on_captions(tars: Sequence[TarIndex]) -> Iterator[str]:
@@ -80,19 +82,21 @@ def _on_captions(tars: Sequence[TarIndex]) -> Iterator[str]:
     if silent:
         _, key, path = silent[0]
         yield (
-            f"{sum(count for count, *_ in silent)} samples have a .txt or .json and no caption in it, the first:"
-            f" {key} of {path}; read are the text of .txt, and caption, text or prompt of .json"
+            f"{counted(sum(count for count, *_ in silent), 'sample has', 'samples have')} a .txt or .json and no"
+            f" caption in it, the first: {key} of {path}; read are the text of .txt, and caption, text or prompt of"
+            " .json"
         )
     bare = [(tar, keys) for tar in tars if (keys := _without_caption(tar, False))]
     if bare:
         tar, keys = bare[0]
         apart = sum(_without_media(tar, keys) for tar, keys in bare)
         yield (
-            f"{sum(len(keys) for _, keys in bare)} samples have no .txt or .json: they train without a caption, the"
-            f" first: {keys[0]} of {tar.path}"
+            f"{counted(sum(len(keys) for _, keys in bare), 'sample has', 'samples have')} no .txt or .json: training"
+            f" goes without a caption, the first: {keys[0]} of {tar.path}"
         ) + (f"; {apart} of them come again in their tar, without a video: {_SORTED}" if apart else "")
     if replaced := sum(_replaced(tar) for tar in tars):
-        yield f"{replaced} captions are not UTF-8: what could not be read is U+FFFD in them; write them again as UTF-8"
+        what = counted(replaced, "caption is", "captions are")
+        yield f"{what} not UTF-8: what could not be read is U+FFFD in them; write them again as UTF-8"
 
 
 def _on_media(tars: Sequence[TarIndex]) -> Iterator[str]:
@@ -100,13 +104,16 @@ def _on_media(tars: Sequence[TarIndex]) -> Iterator[str]:
     if several:
         _, (key, names), path = several[0]
         yield (
-            f"{sum(count for count, *_ in several)} samples hold several videos or pictures, and one of each counts;"
-            f" the first: {key} of {path} ({', '.join(names[:4])}). A key ends at the first dot of a file's name"
+            f"{counted(sum(count for count, *_ in several), 'sample holds', 'samples hold')} several videos or"
+            f" pictures, and one of each counts; the first: {key} of {path} ({', '.join(names[:4])})."
+            " A key ends at the first dot of a file's name"
         )
     for mark, (said, advice) in _SAID.items():
         name, value = MARKS[mark]
         if marked := sum(_marked(tar, name, value) for tar in tars):
-            yield f"{marked} samples {said} (attributes: {name}={value} in index.parquet); {advice}"
+            verb, _, rest = said.partition(" ")
+            said = f"{_SINGULAR[verb] if marked == 1 else verb} {rest}"
+            yield f"{counted(marked, 'sample')} {said} (attributes: {name}={value} in index.parquet); {advice}"
 
 
 def _marked(tar: TarIndex, name: str, value: str) -> int:

@@ -286,7 +286,8 @@ def _unreadable(clips: Iterable[pa.Table]) -> tuple[str, ...]:
         return ()
     first = names[0].removeprefix(_UNREADABLE)
     return (
-        f"{len(names)} clips have no caption, since their sidecar is not UTF-8 (the first: {first}); write it again as"
+        f"{counted(len(names), 'clip has', 'clips have')} no caption, since a sidecar is not"
+        f" UTF-8 (the first: {first}); write it again as"
         " UTF-8 and run the command with --update",
     )
 
@@ -300,7 +301,8 @@ def _remarks(clips: Iterable[pa.Table]) -> tuple[str, ...]:
         if reason
     )
     return tuple(
-        f"{count} clips: {reason} (accounting.parquet, reason)" for reason, count in sorted(counts.items())
+        f"{counted(count, 'clip')}: {reason} (accounting.parquet, reason)"
+        for reason, count in sorted(counts.items())
     )
 
 

@@ -322,7 +322,8 @@ def _check_fills(
         subject = "samples" if drawn and without else "samples in buckets"
         raise UsageError(
             f"{samples} {subject} cannot fill the {layout.per_step} microbatches of a step (ranks:"
-            f" {layout.ranks}, of each: {layout.microbatches}): use fewer of them or allow more shapes{remedy}"
+            f" {layout.ranks}, of each: {layout.microbatches}): plan for fewer ranks or microbatches,"
+            f" or give the buckets more shapes or the dataset more samples{remedy}"
         )
 
 

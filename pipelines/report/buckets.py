@@ -67,6 +67,11 @@ def report_config(dataset: str, file: File, overrides: Sequence[str]) -> ReportC
             f"{given_values.name} is a configuration of training: --config takes a file with `buckets:`, those of its"
             " section stream, moved to the left"
         )
+    if "buckets" not in given_values.values:
+        raise UsageError(
+            f"{given_values.name} has no `buckets:`; put frames, sizes and the other keys of buckets below that, each"
+            " two spaces to the right, as report/buckets.yaml of a dataset has them"
+        )
     packaged = given_values.validated(ReportConfig)
     if file or is_blend_file(dataset):
         return packaged

@@ -4,10 +4,13 @@
 """
 
 import json
+import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,6 +30,7 @@ from tests.commands import reelweave
 from tests.thorough import nightly, thorough
 from tests.train.loop import worlds
 from tests.train.ranks import Ranks
+from tests.warm import Warm
 
 CONFIGS = Path(__file__).parents[2] / "pipelines" / "configs"
 FRAMES, SIZE = 17, (48, 80)
@@ -139,6 +143,26 @@ def test_every_file_of_the_footage_is_accounted_for(demo: tuple[Path, dict]) -> 
     assert {Path(row["source"]).name for row in rows} == videos
     assert result["accounting"]["failed"] == 1
     assert next(row for row in rows if row["state"] == "failed")["reason"].startswith("cannot be opened")
+
+
+@thorough
+def test_a_stop_signal_in_training_ends_it(demo: tuple[Path, dict], tmp_path: Path) -> None:
+    """As `kill` or a scheduler sends it; the demo went on with sampling."""
+    out = Path(shutil.copytree(demo[0], tmp_path / "demo", ignore=shutil.ignore_patterns("train", "samples")))
+    sets = [f"--set={key}={value}" for key, value in {**SMALLER, "train.schedule.total_steps": 10**5}.items()]
+    sets += ["--set=curate.run.runner=sequential"]
+    words = ["demo", "--videos", str(demo[0] / "footage"), "--out", str(out), "--json", *sets]
+    with Warm() as warm:
+        running = warm.start(*words)
+        deadline = time.monotonic() + 300
+        while not (out / "train/metrics.jsonl").exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        os.kill(running.pid, signal.SIGTERM)
+        status, said = running.ended()
+    assert status == 75, said
+    assert "the same command goes on" in said
+    assert not (out / "samples").exists()
 
 
 def test_the_dataset_is_whole_and_the_report_is_there(demo: tuple[Path, dict]) -> None:

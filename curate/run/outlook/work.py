@@ -21,6 +21,7 @@ from reelweave.curate.run.tables.columns import Mask, column, equal, kept
 from reelweave.curate.source_pass.cut_source import STAGE as CUT
 from reelweave.loader.dataset import Dataset
 from reelweave.loader.settings import differences
+from reelweave.loader.text import counted
 
 
 @dataclass(frozen=True)
@@ -98,8 +99,8 @@ def _older(state: CurationState, redo: bool) -> Iterator[Work]:
     clips, clip_s = _clips(state.closed, older)
     core_s = state.closed.total_cpu_s(older)
     which = (
-        f"{int(older.sum())} of {len(state.sources)} sources ({clips} clips, {_time(clip_s)}) were cut by an earlier"
-        f" version (revision {', '.join(map(str, revisions))} of the cut, and this version has"
+        f"{int(older.sum())} of {len(state.sources)} sources ({counted(clips, 'clip')}, {_time(clip_s)}) were"
+        f" cut by an earlier version (revision {', '.join(map(str, revisions))} of the cut, and this version has"
         f" {SourceStageConfig.REVISION})"
     )
     cost = f"{_core_time(core_s)} as measured then, and all later stages for clips that change"
@@ -129,7 +130,9 @@ def _older_results(state: CurationState, redo: bool) -> Iterator[Work]:
             continue
         core_s = _stage_s(state, stage.name, count)
         cost = "" if core_s is None else f", {_core_time(core_s)} as measured in earlier runs"
-        which = f"{stage.name}: {count} clips ({_time(clip_s)}) went through an earlier version of it"
+        which = (
+            f"{stage.name}: {counted(count, 'clip')} ({_time(clip_s)}) went through an earlier version of it"
+        )
         sentence = (
             f"{which} and do so again{cost}"
             if redo
@@ -187,7 +190,8 @@ def _scores(state: CurationState, redo: bool) -> Iterator[Work]:
     clips, clip_s = _clips(state.closed, lacking)
     names, count = ", ".join(sorted(ADDED)), int(lacking.sum())
     now = redo or wants_scores(state)
-    sentence = f"{clips} clips ({_time(clip_s)}) of {count} sources were cut before this version of the scores {names}"
+    sentence = f"{counted(clips, 'clip')} ({_time(clip_s)}) of {counted(count, 'source')} made before this version of"
+    sentence += f" the scores {names}"
     sentence += (
         "; they are measured now, and no source is read"
         if now
@@ -211,12 +215,15 @@ def _sources(state: CurationState, before: Mapping[str, Any]) -> Iterator[Work]:
         clips, clip_s = _clips(earlier_closed, again)
         core_s, count = earlier_closed.total_cpu_s(again), int(again.sum())
         sentence = (
-            f"{count} sources ({clips} clips, {_time(clip_s)}) are cut anew, since {', '.join(changed)} changed:"
+            f"{counted(count, 'source')} ({counted(clips, 'clip')}, {_time(clip_s)}) cut anew, since"
+            f" {', '.join(changed)} changed:"
             f" {_core_time(core_s)} when they were cut before, and all later stages for clips that change"
         )
         yield Work("cut", count, clips, clip_s, core_s, True, sentence)
     if count := int((unclosed & ~again).sum()):
-        yield Work("new", count, 0, 0.0, None, True, f"{count} sources are to be cut that have no result yet")
+        yield Work(
+            "new", count, 0, 0.0, None, True, f"to be cut, without a result yet: {counted(count, 'source')}"
+        )
 
 
 def _before(state: CurationState, before: Mapping[str, Any]) -> ClosedSources | None:
@@ -245,8 +252,8 @@ def _stages(state: CurationState) -> Iterator[Work]:
         if count:
             core_s = _stage_s(state, stage.name, count)
             sentence = (
-                f"{stage.name}: its configuration, code or model is another; up to {count} clips ({_time(clip_s)})"
-                " go through it again"
+                f"{stage.name}: its configuration, code or model is another; up to {counted(count, 'clip')}"
+                f" ({_time(clip_s)}) go through it again"
             )
             yield Work(stage.name, sources, count, clip_s, core_s, True, sentence)
 

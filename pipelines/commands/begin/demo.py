@@ -23,6 +23,7 @@ from reelweave.loader.buckets.assignment import BucketConfig, assign
 from reelweave.loader.dataset import Dataset, verify
 from reelweave.loader.errors import RunError
 from reelweave.loader.storage import open_storage
+from reelweave.loader.text import counted
 from reelweave.pipelines.configuration.commented import commented_yaml
 from reelweave.pipelines.configuration.config import resolve
 from reelweave.pipelines.terminal.arguments import Parser, add_config, add_global
@@ -105,6 +106,7 @@ def run(options: argparse.Namespace) -> int:
     from reelweave.pipelines.report.buckets import ReportConfig
     from reelweave.pipelines.terminal.curation_progress import curation_progress
     from reelweave.train.config.run import TrainConfig
+    from reelweave.train.loop.interrupt import EXIT_STOPPED
 
     class DemoConfig(BaseModel, frozen=True, extra="forbid"):
         curate: CurateConfig
@@ -131,7 +133,7 @@ def run(options: argparse.Namespace) -> int:
     chosen = _choose(dataset, config.stream.buckets)
     if chosen is not None:
         _write_chosen(options.out, chosen)
-        notes.print(f"to be learned by heart, {len(chosen.rows)} clips of different captions:")
+        notes.print(f"to be learned by heart, {counted(len(chosen.rows), 'clip')} of different captions:")
         for row, caption in zip(chosen.rows, chosen.captions, strict=True):
             notes.print(f"  {dataset.row(row)['key']}  {caption}", soft_wrap=True)
     run_config = TrainRunConfig(
@@ -142,6 +144,9 @@ def run(options: argparse.Namespace) -> int:
     )
     _write_configs(options.out, report_config, run_config)
     result = train(run_config)
+    if result.stopped:
+        notes.print("stopped by a signal; the same command goes on", style="bold")
+        return EXIT_STOPPED
     _run(report_command, "report", options.out / "train")
     notes.print("4 of 4: videos of the trained model, from noise and a caption alone", style="bold")
     learned: list[LearnedClip] = []
@@ -313,9 +318,10 @@ def _finish(
 
     totals = dataset.manifest.totals
     folder, out = options.out / "dataset", options.out
+    shards = counted(len(dataset.manifest.shards), "shard")
     rows = [
-        ("raw footage", f"{totals.sources} files", str(videos)),
-        ("dataset", f"{totals.samples} clips in {len(dataset.manifest.shards)} shard(s), verified", str(folder)),
+        ("raw footage", counted(totals.sources, "file"), str(videos)),
+        ("dataset", f"{counted(totals.samples, 'clip')} in {shards}, verified", str(folder)),
         ("report", "open it in a browser", report),
         ("training", f"{result.steps} steps, {loss_change(result)}", str(out / "train")),
         ("its page", "open it in a browser", str(run_page(out).absolute())),

@@ -19,6 +19,7 @@ from reelweave.loader.dataset import Dataset, StageTotal, stage_totals
 from reelweave.loader.dataset.tables.accounting import TOTALLED
 from reelweave.loader.errors import RunError
 from reelweave.loader.storage import open_storage
+from reelweave.loader.text import counted
 from reelweave.pipelines.configuration.config import resolve
 from reelweave.pipelines.configuration.kept import kept_yaml, repeated_with
 from reelweave.pipelines.terminal.arguments import add_config, add_log_format
@@ -240,7 +241,7 @@ def _forecast(options: argparse.Namespace, config: "CurateConfig") -> int:
         estimate: Estimate = getattr(forecast, name)
         rows.append((unit, float(estimate.value), float(estimate.low), float(estimate.high)))
     title = (
-        f"forecast for {forecast.sources} sources, {forecast.source_bytes / 1e9:.3g} GB,"
+        f"forecast for {counted(forecast.sources, 'source')}, {forecast.source_bytes / 1e9:.3g} GB,"
         f" from a sample of {forecast.sampled}"
     )
     stdout().print(table(title, ["", "expected", "at least", "at most"], rows))
@@ -263,7 +264,7 @@ def print_accounting(dataset: Dataset) -> None:
     out = stdout()
     out.print(
         table(
-            f"{totals.sources} sources -> {totals.samples} clips, {totals.duration_s:.1f} s, "
+            f"{counted(totals.sources, 'source')} -> {counted(totals.samples, 'clip')}, {totals.duration_s:.1f} s, "
             f"{totals.clip_bytes / 1e6:.1f} MB",
             ["state", "stage", "rows", "seconds"],
             [(total.state, total.stage, total.rows, round(total.seconds, 1)) for total in _totals(dataset)],

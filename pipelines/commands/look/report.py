@@ -19,6 +19,7 @@ import pyarrow as pa
 from reelweave.loader.blend import is_blend_file
 from reelweave.loader.dataset import Dataset, open_dataset, read_manifest
 from reelweave.loader.errors import RunError, UsageError
+from reelweave.loader.text import counted
 from reelweave.pipelines.commands.look import report_steps
 from reelweave.pipelines.commands.look.report_datasets import report_datasets
 from reelweave.pipelines.commands.look.report_run import kind_of, report_runs
@@ -272,4 +273,4 @@ def print_buckets(dataset: Dataset, config: ReportConfig) -> None:
     if advice := oversized([asdict(bucket) for bucket in stats.buckets]):
         out.print(advice, markup=False, soft_wrap=True)
     for reason, samples in stats.unassigned_reasons.items():
-        out.print(f"in no bucket: {samples} samples: {reason}", markup=False, soft_wrap=True)
+        out.print(f"in no bucket: {counted(samples, 'sample')}: {reason}", markup=False, soft_wrap=True)

@@ -7,6 +7,7 @@ import numpy as np
 
 from reelweave.loader.dataset import Dataset, open_dataset
 from reelweave.loader.errors import UsageError
+from reelweave.loader.text import counted
 from reelweave.pipelines.configuration.storage_options import add_storage_arguments, storage_config
 from reelweave.pipelines.terminal.console import print_json, stdout, table
 
@@ -68,7 +69,7 @@ def run(options: argparse.Namespace) -> int:
         )
         for hit in described
     ]
-    stdout().print(table(f"nearest of {search.searched} clips", columns, rows))
+    stdout().print(table(f"nearest of {counted(search.searched, 'clip')}", columns, rows))
     return 0
 
 

@@ -122,8 +122,8 @@ def test_a_key_that_comes_twice_in_a_tar_and_a_missing_caption_are_told(tmp_path
     by_tarfile(tmp_path / "x.tar", twice + silent)
     notes = index(tmp_path).notes
     assert [note.split(",")[0].split(" and ")[0] for note in notes] == [
-        "1 samples repeat a key of their own tar",
-        "1 samples have a .txt or .json",
+        "left out: 1 sample repeats a key of its own tar; accounting.parquet names them",
+        "1 sample has a .txt or .json",
     ]
     assert "c of x.tar" in notes[1]
     assert [source.split(" at ")[0] for source in failed(tmp_path)] == ["x.tar/a"]
@@ -155,8 +155,8 @@ def test_what_dots_and_encodings_do_is_counted_and_said(tmp_path: Path) -> None:
         "other": "",
     }
     assert any(note.startswith("2 samples hold several videos") and "0 (clean).mp4" in note for note in notes)
-    assert any(note.startswith("1 captions are not UTF-8") for note in notes)
-    assert any(note.startswith("1 samples have a .txt or .json and no caption") for note in notes)
+    assert any(note.startswith("1 caption is not UTF-8") for note in notes)
+    assert any(note.startswith("1 sample has a .txt or .json and no caption") for note in notes)
 
 
 def test_files_that_match_the_pattern_and_are_no_tars_are_left_out_and_said(

@@ -79,10 +79,10 @@ def test_marks_are_counted_and_say_what_to_do(tmp_path: Path) -> None:
     )
     interlaced, transparent = index(tmp_path / "set").notes
     assert interlaced.startswith(
-        "1 samples are marked as interlaced (attributes: scan=interlaced in index.parquet)"
+        "1 sample is marked as interlaced (attributes: scan=interlaced in index.parquet)"
     )
     assert "`reelweave curate`" in interlaced
-    assert transparent.startswith("1 samples have transparent pixels (attributes: alpha=transparent in index")
+    assert transparent.startswith("1 sample has transparent pixels (attributes: alpha=transparent in index")
     dataset = open_dataset(tmp_path / "set")
     marks = {row["key"]: dict(row["attributes"]) for row in map(dataset.row, dataset.row_numbers.values())}
     assert marks == {"plain": {}, "combed": {"scan": "interlaced"}, "holed": {"alpha": "transparent"}}
@@ -96,6 +96,6 @@ def test_samples_without_a_caption_are_counted_and_an_unsorted_tar_is_why(tmp_pa
         tmp_path / "y.tar", [("bare", {"jpg": picture(2)}), ("said", {"jpg": picture(3), "txt": b"it"})]
     )
     assert index(tmp_path).notes == (
-        "4 samples have no .txt or .json: they train without a caption, the first: a of x.tar; 3 of them come again"
+        "4 samples have no .txt or .json: training goes without a caption, the first: a of x.tar; 3 of them come again"
         " in their tar, without a video: members of a sample must lie side by side, as `tar --sort=name` writes them",
     )

@@ -243,7 +243,7 @@ def test_a_sidecar_that_is_added_or_changed_is_noticed_and_decodes_nothing(
     notes = curate([str(raw)], str(out), SMALL).notes
     old = ("An old caption.", "sidecar:one.txt")
     assert captions() == {"one": old, "two": ("", "none"), "three": ("", "unreadable:three.txt")}
-    assert any(note.startswith("1 clips have no caption, since their sidecar is not UTF-8") for note in notes)
+    assert any(note.startswith("1 clip has no caption, since a sidecar is not UTF-8") for note in notes)
     assert any(".TXT 1" in note for note in notes)
     assert curate([str(raw)], str(out), SMALL).already_there
 

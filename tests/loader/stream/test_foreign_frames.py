@@ -35,7 +35,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[int]]:
         ],
     )
     found = index_tars(str(folder / "indexed"), workers=1)
-    assert any(note.startswith("1 samples have a variable frame rate") for note in found.notes)
+    assert any(note.startswith("1 sample has a variable frame rate") for note in found.notes)
     return {
         "folder": folder / "indexed",
         **{key.replace(".", "-"): numbers_shown(path) for key, path in clips.items()},

@@ -109,6 +109,15 @@ def test_the_old_call_says_what_to_type_now(capsys: pytest.CaptureFixture[str]) 
     assert " plan koala-wide --plan-out p.parquet" in capsys.readouterr().err
 
 
+def test_a_file_without_buckets_says_where_its_keys_belong(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "buckets.yaml"
+    file.write_text("frames: [17]\nsizes: [[64, 96]]\n")
+    assert main(["plan", str(tmp_path), "--world-size", "2", "--config", str(file)]) == 2
+    assert "buckets.yaml has no `buckets:`; put frames, sizes and the other keys" in capsys.readouterr().err
+
+
 def test_a_configuration_of_training_is_told_from_one_of_buckets(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -174,9 +174,7 @@ def test_an_index_leaves_out_dolby_vision_without_a_base_and_marks_crops(tmp_pat
     contents = {"mp4": cropped, "txt": b"words"}
     by_tarfile(tmp_path / "set/a.tar", [("bars", contents), ("vision", {"mp4": vision, "txt": b"words"})])
     (note,) = index(tmp_path / "set").notes
-    assert note.startswith(
-        "1 samples have edges that their container cuts off for players (attributes: crop="
-    )
+    assert note.startswith("1 sample has edges that their container cuts off for players (attributes: crop=")
     dataset = open_dataset(tmp_path / "set")
     (row,) = map(dataset.row, dataset.row_numbers.values())
     assert (row["key"], dict(row["attributes"]), row["width"]) == ("bars", {"crop": "container"}, 160)

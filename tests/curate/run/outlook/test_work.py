@@ -142,7 +142,7 @@ def test_new_sources_are_cut_by_this_version_beside_older_ones(
     curate([str(more)], str(made), config(), update=True, say=said.append)
     assert opened.paths == set()
     assert cut_under(made) == {NOW - 1: 3, NOW: 2}
-    assert any("2 sources are to be cut that have no result yet" in one for one in said)
+    assert any("to be cut, without a result yet: 2 sources" in one for one in said)
     assert len(samples(made)) == 5
     states = [row["state"] for row in open_dataset(made).accounting.to_pylist()]
     assert states.count("duplicate") == 2
