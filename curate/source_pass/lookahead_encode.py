@@ -27,7 +27,7 @@ from reelweave.curate.cut.encode import ClipEncoder, codec_name
 from reelweave.curate.filters.vectors import VECTOR_CODECS
 from reelweave.curate.frames.budget import most_bytes, most_frames, most_pixels
 from reelweave.curate.frames.child_process import give_back
-from reelweave.curate.frames.clocks.rates import FLEETING_S, TIE_S
+from reelweave.curate.frames.clocks.rates import TIE_S, is_fleeting
 from reelweave.curate.frames.frame_times import FrameTimes, likely_clip_rate
 from reelweave.curate.frames.picture import Finisher, Geometry
 from reelweave.curate.frames.probe import Probe
@@ -269,8 +269,9 @@ class LookaheadEncoder:
         first_s, rate = self._times_s[self._clip], float(self._rate)
         before, end_s = self._slots, self._times_s[frame_index + 1]
         held_s = end_s - self._times_s[frame_index]
+        is_seen = not is_fleeting(held_s, 1 / rate)
         # As `source_frames` does for a whole span, here without knowing its end.
-        while held_s >= FLEETING_S and first_s + (self._slots + 0.5) / rate < end_s + (
+        while is_seen and first_s + (self._slots + 0.5) / rate < end_s + (
             TIE_S if self._slots == before else -TIE_S
         ):
             self._slots += 1
@@ -281,7 +282,7 @@ class LookaheadEncoder:
         try:
             picture = frame if self._finishes_first else self._pictures.finish(frame)
             self._encoder.show(picture, self._slots - before)
-            if self._slots > before or held_s >= FLEETING_S:
+            if self._slots > before or is_seen:
                 self._collector.push(self._times_s[frame_index] - first_s, held_s, frame, picture)
         except (CutError, av.error.FFmpegError, ValueError):
             self.close()
@@ -295,6 +296,10 @@ class LookaheadEncoder:
     def _close(self, last: int) -> None:
         encoder, self._encoder = self._encoder, None
         if encoder is None or self._clip is None:
+            return
+        if not self._slots:  # whether all its frames are too short to be seen, only the whole source tells
+            encoder.abandon()
+            self._collector.drop()
             return
         try:
             clip, collected = encoder.finish(), self._collector.take()

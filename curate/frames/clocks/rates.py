@@ -108,6 +108,16 @@ def fleeting(held_s: Seconds) -> NDArray[np.bool_]:
     return short
 
 
+def is_fleeting(held_s: float, usual_s: float) -> bool:
+    """Return whether nobody sees a frame, as far as that is known of one alone.
+
+    Args:
+        held_s: Time for which it is shown.
+        usual_s: Time for which other frames are.
+    """
+    return held_s < FLEETING_S and usual_s >= _LEAST_USUAL * FLEETING_S
+
+
 def snapped(rate: Fraction) -> Fraction:
     """Return the standard rate that a measured one stands for, or the measured one."""
     nearest = min(STANDARD_RATES, key=lambda standard: abs(standard - rate))

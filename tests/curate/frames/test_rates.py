@@ -1,10 +1,12 @@
 """Frame rate of each clip, from the frames in it."""
 
+import io
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import av
 import numpy as np
 import pytest
 
@@ -144,3 +146,13 @@ def test_pieces_half_a_frame_off_the_grid_are_the_same_in_one_pass_and_two(tmp_p
     path = write_video(tmp_path / "a.mkv", (100,), times_s=places / 25, rate=25)
     assert curated(path, config(512), tmp_path / "a") == curated(path, config(0), tmp_path / "b")
     assert any(ready(path, config(512)))
+
+
+def test_a_film_of_a_thousand_frames_a_second_is_cut(tmp_path: Path) -> None:
+    path = tmp_path / "fast.mkv"
+    steps = "testsrc2=s=96x64:r=1000:d=0.4"
+    ffmpeg(f"-f lavfi -i {steps} -c:v libx264 -preset ultrafast -pix_fmt yuv420p -y {path}".split())
+    ((record, clip),) = records_of(path, tmp_path / "out", spans={"min_clip_s": 0.3})
+    assert (record.state, record.reason, record.frames, record.fps) == ("kept", "", 400, 1000)
+    with av.open(io.BytesIO(clip)) as container:
+        assert sum(1 for _ in container.decode(video=0)) == 400
