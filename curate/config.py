@@ -122,7 +122,7 @@ class SourceStageConfig(BaseModel, frozen=True, extra="forbid"):
             the ledger notices.
     """
 
-    REVISION: ClassVar = 22
+    REVISION: ClassVar = 23
 
     probe: ProbeConfig = ProbeConfig()
     shots: ShotConfig = ShotConfig()

@@ -22,6 +22,10 @@ from reelweave.curate.frames.picture import Shape
 
 _SEVERAL_TICKS = 1.5
 """Frames of the stated rate, in the usual distance of stamps, above which that rate is the one of ticks."""
+_HELD = 1.5
+"""Frames of a constant rate for which the last one is shown, and states it, above which it is held."""
+
+_REORDERED = 16  # frames at the end, any of which may state the end: MP4 states durations in order of coding
 _LAST_FRAMES = 48  # that tell how long the last one lasts, if nothing says so
 _LEAST_GAPS = 4
 """Gaps above which the last one may be measured by the others."""
@@ -44,8 +48,8 @@ class FrameTimes:
         times_s: float64 [frames + 1]: start of each frame, seconds after the first one; the last entry is the
             end of the last frame.
         rate: Frames per second of the source.
-        constant: True when every frame lies on the grid of ``rate``, so that clips take the frames one for
-            one. Else each clip has a rate of its own.
+        constant: True when every frame begins on the grid of ``rate``, so that clips take the frames one for
+            one, but for a last one that is held. Else each clip has a rate of its own.
         damage: Damaged runs of frames, sorted and disjoint.
         deinterlace: True when frames are interlaced and clips show deinterlaced pictures.
         shifts_s: float64 [frames + 1]: ``times_s`` minus the source's own clock, where that was repaired;
@@ -94,6 +98,7 @@ def timeline(
     max_fps: float,
     deinterlace: bool = False,
     durations: Sequence[int] | None = None,
+    promised_s: float | None = None,
 ) -> FrameTimes:
     """Return the timeline of frames in display order.
 
@@ -108,6 +113,7 @@ def timeline(
         max_fps: Upper limit of the rate of clips from sources with variable frame rate.
         deinterlace: Value for `FrameTimes.deinterlace`.
         durations: Duration of every frame in ticks, 0 where unknown.
+        promised_s: Duration in the header, seconds, to which a last picture is held at most.
     """
     clock = repaired(pts, float(time_base), durations)
     if clock is None:
@@ -128,6 +134,9 @@ def timeline(
         last_s = float(last_duration * time_base)
     elif not constant:
         last_s = 1 / float(choose_clip_rate(times_s[-_LAST_FRAMES:], rate, math.inf))
+    elif durations is not None:
+        most_s = None if clock.breaks else promised_s  # a clock that breaks promises nothing
+        last_s = _held_s(times_s, np.array(durations, np.float64) * float(time_base), last_s, most_s)
     line = FrameTimes(
         np.append(times_s, times_s[-1] + last_s), rate, constant, damage, deinterlace, max_fps=max_fps
     )
@@ -135,6 +144,19 @@ def timeline(
         return line
     shifts_s = np.append(clock.shifts, clock.shifts[-1]) * float(time_base)
     return replace(line, shifts_s=shifts_s, breaks=clock.breaks)
+
+
+def _held_s(
+    times_s: NDArray[np.float64], durations_s: NDArray[np.float64], usual_s: float, promised_s: float | None
+) -> float:
+    """Return how long the last frame of a constant rate is shown: as usual, or for as long as frames state."""
+    near_s = durations_s[-_REORDERED:]
+    end_s = float((times_s[-len(near_s) :] + near_s).max())
+    if promised_s is not None:
+        end_s = min(end_s, promised_s)
+    held_s = end_s - float(times_s[-1])
+    # Not where every frame states too long a time, as those of a wrong rate do.
+    return held_s if held_s > _HELD * max(usual_s, float(np.median(durations_s))) else usual_s
 
 
 def _counted_rate(pts: list[int | None], time_base: Fraction, stated: Fraction | None) -> Fraction:

@@ -262,7 +262,7 @@ class _Ahead:
         line = timeline(
             list(frames.pts), self._time_base, last, rate, (), max_fps, durations=frames.durations
         )
-        last_s = float(last * self._time_base) if last and not line.constant else 1 / float(line.rate)
+        last_s = line.times_s[-1] - line.times_s[-2]
         times_s = (np.array(frames.pts, np.float64) - (self._begin_pts or 0)) * float(self._time_base)
         return replace(line, times_s=np.append(times_s, times_s[-1] + last_s))
 

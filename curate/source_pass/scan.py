@@ -104,6 +104,7 @@ class Decoded:
             config.cut.max_fps,
             deinterlace=deinterlaces and (self.interlaced or unmarked is not None),
             durations=self.durations,
+            promised_s=self.probe.promised_s,
         )
         line = replace(line, unmarked=unmarked, shapes=self.shapes if len(self.shapes) > 1 else ())
         if self.pulldown is not None and line.constant and line.shifts_s is None and not line.damage:

@@ -1,0 +1,38 @@
+"""A last picture that is held is shown for as long as players show it."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.curate.foreign.test_foreign_probe import remuxed
+from tests.cutting import curated, pictures
+from tests.held import HELD, held_film
+from tests.media import write_video
+from tests.thorough import but
+
+
+@pytest.mark.parametrize("name", but(("a.gif", "b-frames.mp4", "a.apng"), tuple(HELD)))
+def test_a_last_picture_that_is_held_is_part_of_its_clip(name: str, tmp_path: Path) -> None:
+    records = curated(held_film(tmp_path, name), tmp_path / "out", probe={"interlaced": "keep"})
+    ((record, clip),) = records
+    assert (record.state, record.reason, record.fps) == ("kept", "", 10)
+    # With B-frames the last but one in display is the last one of the file, which is held.
+    assert (record.start_s, record.end_s) == (0, pytest.approx(4.85, abs=0.0505))
+    assert len(pictures(clip)) == record.frames == round(10 * record.end_s)
+
+
+def test_a_last_picture_that_is_held_for_longer_is_a_gap(tmp_path: Path) -> None:
+    film = held_film(tmp_path, "b-frames.mp4", held=60)
+    options = {"probe": {"interlaced": "keep"}, "spans": {"min_clip_s": 1}}
+    kept, gap = (record for record, _ in curated(film, tmp_path / "out", **options))
+    assert (kept.state, kept.end_s, kept.frames) == ("kept", pytest.approx(1.9), 19)
+    assert (gap.state, gap.stage) == ("filtered", "gaps")
+    assert (gap.start_s, gap.end_s) == (pytest.approx(1.9), pytest.approx(7.8))
+
+
+def test_a_film_that_is_cut_off_is_not_taken_for_one_whose_last_picture_is_held(tmp_path: Path) -> None:
+    path = write_video(tmp_path / "a.mkv", (100,), size=(96, 64), options={"g": "10"})
+    path.write_bytes(remuxed(path)[: path.stat().st_size // 2])
+    *_, (record, _) = curated(path, tmp_path / "out", spans={"min_clip_s": 0.5})
+    assert record.state == "failed"
+    assert record.reason.startswith("the file is cut off: it promises 4.00 s and holds ")
