@@ -8,31 +8,29 @@ from fractions import Fraction
 
 import av
 from av.container import InputContainer
-from av.packet import Packet
 from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
+from reelweave.curate.foreign.pace import PacketTimes, pace_of, pace_of_image
 from reelweave.curate.foreign.size_headers import SizeHeaders
 from reelweave.curate.frames.container.dolby_vision import without_base
+from reelweave.curate.frames.container.further_film import further_film
 from reelweave.curate.frames.container.side_data import side_data
 from reelweave.curate.frames.decode.decoder import codec_with_alpha
 from reelweave.curate.frames.picture import ShapeMeter
 from reelweave.curate.frames.probe import ProbeConfig
 from reelweave.curate.frames.source import SourceError, open_video
 from reelweave.loader.dataset.colour.transparency import OverBlack
-from reelweave.loader.dataset.samples.frames.shown_frames import PacketFrames, has_variable_rate, times_of
+from reelweave.loader.dataset.samples.frames.shown_frames import PacketFrames
 from reelweave.loader.dataset.tars.media import FORMATS
 from reelweave.loader.dataset.tars.orientation import orientation_of
+from reelweave.loader.dataset.tars.pictures import first_picture, has_further_picture
 from reelweave.loader.errors import refuse_shortage
 
-PROBE_VERSION = 8
+PROBE_VERSION = 9
 """Revision of this code: higher when the same bytes give other values; tars probed by older code are read again."""
 
-IMAGE_FPS = 25.0
-"""A picture counts as one frame of a video of this rate, so that frames = seconds x rate holds for it too."""
-
 _MAX_SIDE = 16384
-_RATE_TOLERANCE = 0.05
 
 
 @dataclass(frozen=True)
@@ -41,15 +39,17 @@ class Media:
 
     Attributes:
         frames: Number of frames that are shown.
-        fps: Average frame rate.
+        fps: Average frame rate; that of the gaps between frames where the last one is held.
         height: Height in pixels, upright and with square pixels.
         width: Width in pixels, likewise.
-        duration_s: frames / fps.
+        duration_s: frames / fps, or longer by the time for which the last frame is held.
         audio: Codec of the first sound track, or "none".
-        variable_rate: True if frames last unequally long, so that ``fps`` is only their mean.
+        variable_rate: True if frames last unequally long, so that ``fps`` is only their mean, or that of all but the
+            last.
         interlaced: True if a frame that was decoded is marked as two fields of different times.
         transparent: True if the first frame has a transparent pixel.
         cropped: True if the container states edges that players cut off; height and width are with them.
+        rest: True if further pictures, or films, lie behind the first one, which alone is read.
     """
 
     frames: int
@@ -62,6 +62,7 @@ class Media:
     interlaced: bool = False
     transparent: bool = False
     cropped: bool = False
+    rest: bool = False
 
 
 def probe(data: bytes | memoryview) -> Media:
@@ -73,6 +74,10 @@ def probe(data: bytes | memoryview) -> Media:
     """
     if not data:
         raise SourceError("is empty")
+    further = further_film(io.BytesIO(data))
+    if further == "tangled":
+        raise SourceError("is several fragmented films joined, whose frames are not told apart; split it")
+    rest, data = further == "unread" or has_further_picture(data), first_picture(data)
     with open_video(io.BytesIO(data), containers=FORMATS) as (container, stream), _decoding():
         stated_data = side_data(stream)
         if (dolby_vision := stated_data.dolby_vision) and dolby_vision.fault:
@@ -92,19 +97,19 @@ def probe(data: bytes | memoryview) -> Media:
         is_picture, stated = container.format.name.endswith("_pipe"), stream.average_rate
     decoded, combed = _decoded_stamps(data) if told is None or heads.change else ([], False)
     stamps = decoded if told is None else told.pts.tolist()
-    times_s = times_of(stamps, tick_s)
-    fps = IMAGE_FPS if is_picture else times.rate(stated, len(stamps))
+    pace = pace_of_image(len(stamps)) if is_picture else pace_of(stamps, tick_s, times, stated)
     return Media(
         len(stamps),
-        fps,
+        pace.fps,
         height,
         width,
-        len(stamps) / fps,
+        pace.duration_s,
         audio,
-        variable_rate=times_s is not None and has_variable_rate(times_s),
+        variable_rate=pace.variable,
         interlaced=interlaced or combed,
         transparent=transparent,
         cropped=stated_data.crop is not None,
+        rest=rest,
     )
 
 
@@ -140,61 +145,11 @@ def _decoded_stamps(data: bytes | memoryview) -> tuple[list[int | None], bool]:
     return [pts for pts, _ in found], any(interlaced for _, interlaced in found)
 
 
-@dataclass
-class _Times:
-    """Number of packets, and the span they cover in seconds.
-
-    Attributes:
-        promised: Frames by the header.
-        packets: Packets with content.
-        first_s: Earliest time of a packet.
-        last_s: Latest end of a packet.
-        counts_ticks: True for AVI, which has no times of display and promises ticks; a frame may take several.
-        ticks: End of the last packet in coding order, in ticks.
-        coded: Time of the last packet in coding order, in ticks.
-        discarded: True if an edit list cuts off packets.
-    """
-
-    promised: int
-    packets: int = 0
-    first_s: float | None = None
-    last_s: float = 0.0
-    counts_ticks: bool = False
-    ticks: int = 0
-    coded: int = 0
-    discarded: bool = False
-
-    def add(self, packet: "Packet[VideoStream]") -> None:
-        self.packets += 1
-        if packet.is_discard:
-            self.discarded = True
-            return
-        begin, lasting = packet.pts, packet.duration or 0
-        if self.counts_ticks:
-            begin, lasting = packet.dts, max(lasting, (packet.dts or 0) - self.coded)
-            self.coded, self.ticks = packet.dts or 0, (packet.dts or 0) + lasting
-        if begin is not None and packet.time_base is not None:
-            begin_s = float(begin * packet.time_base)
-            end_s = begin_s + float(lasting * packet.time_base)
-            self.first_s = begin_s if self.first_s is None else min(self.first_s, begin_s)
-            self.last_s = max(self.last_s, end_s)
-
-    def rate(self, stated: Fraction | None, frames: int) -> float:
-        """Return the stated rate where the time stamps agree with it, else shown frames over the span they cover."""
-        span_s = 0.0 if self.first_s is None else self.last_s - self.first_s
-        counted = frames / span_s if span_s > 0 else 0.0
-        if self.discarded:  # the stated rate counts frames that an edit list cuts off
-            return counted or IMAGE_FPS
-        if stated and (not counted or abs(float(stated) / counted - 1) <= _RATE_TOLERANCE):
-            return float(stated)
-        return counted or IMAGE_FPS
-
-
 def _demux(
     container: InputContainer, stream: VideoStream, packets: PacketFrames, heads: SizeHeaders
-) -> tuple[_Times, VideoFrame]:
+) -> tuple[PacketTimes, VideoFrame]:
     codec = codec_with_alpha(stream)
-    times, frame = _Times(stream.frames, counts_ticks=container.format.name == "avi"), None
+    times, frame = PacketTimes(stream.frames, counts_ticks=container.format.name == "avi"), None
     for packet in container.demux(stream):
         if packet.size:
             times.add(packet)

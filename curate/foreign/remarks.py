@@ -31,6 +31,10 @@ _SAID = {
         "have edges that their container cuts off for players",
         "they train with these edges, often black bars: `reelweave curate` cuts them off",
     ),
+    "rest": (
+        "hold more behind their first picture or film, such as gain maps, other views or joined films",
+        "only the first one trains, as players show it; split joined films",
+    ),
 }
 _SINGULAR = {"are": "is", "have": "has"}
 _SORTED = "members of a sample must lie side by side, as `tar --sort=name` writes them"

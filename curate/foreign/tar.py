@@ -28,6 +28,7 @@ MARKS = {
     "interlaced": ("scan", "interlaced"),
     "transparent": ("alpha", "transparent"),
     "cropped": ("crop", "container"),
+    "rest": ("rest", "unread"),
 }
 """Entry of the column ``attributes`` for each attribute of `Media` that is true or false."""
 

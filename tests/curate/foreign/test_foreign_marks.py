@@ -1,6 +1,7 @@
 """What a sample is that trains otherwise than it looks is marked in the index, counted and said."""
 
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,11 @@ import pytest
 from PIL import Image
 
 from reelweave.curate.foreign.probe import probe
+from reelweave.curate.frames.container.encryption import boxes
+from reelweave.curate.frames.source import SourceError
 from reelweave.loader.dataset import open_dataset
+from reelweave.loader.dataset.samples.frames.shown_frames import count_shown
+from reelweave.loader.read.decode import decode
 from tests.curate.foreign.foreign_sets import index
 from tests.foreign_tars import by_tarfile, picture, video
 from tests.media import numbered_frame
@@ -99,3 +104,55 @@ def test_samples_without_a_caption_are_counted_and_an_unsorted_tar_is_why(tmp_pa
         "4 samples have no .txt or .json: training goes without a caption, the first: a of x.tar; 3 of them come again"
         " in their tar, without a video: members of a sample must lie side by side, as `tar --sort=name` writes them",
     )
+
+
+def several(kind: str) -> bytes:
+    """A green picture and a grey one behind it, as cameras store gain maps."""
+    photo, grey = Image.new("RGB", (96, 64), (0, 128, 0)), Image.radial_gradient("L")
+    buffer, further = io.BytesIO(), io.BytesIO()
+    if kind == "mpo":
+        photo.save(buffer, "MPO", save_all=True, append_images=[grey], quality=95)
+        return buffer.getvalue()
+    photo.save(buffer, kind.removeprefix("cut "))
+    grey.resize((96, 64)).save(further, kind.removeprefix("cut "))
+    return buffer.getvalue()[: -2 if "cut" in kind else None] + further.getvalue()
+
+
+@pytest.mark.parametrize("kind", ["mpo", "jpeg", "cut jpeg", "png", "webp"])
+def test_of_a_file_with_several_pictures_the_first_one_counts(kind: str, tmp_path: Path) -> None:
+    data = several(kind)
+    found = probe(data)
+    assert (found.frames, found.height, found.width, found.fps, found.duration_s) == (1, 64, 96, 25.0, 0.04)
+    assert found.rest
+    assert count_shown(data) == 1
+    video_CTHW = np.zeros((3, 1, 64, 96), np.uint8)
+    decode(data, np.zeros(1, np.int64), video_CTHW, upright=False)
+    assert np.abs(video_CTHW.mean((1, 2, 3)) - [0, 128, 0]).max() < 4
+
+
+def test_what_lies_behind_a_picture_and_is_none_does_not_count() -> None:
+    for behind in (bytes(64), b"SEFH" + bytes(64)):
+        assert probe(picture(1) + behind) == probe(picture(1))
+
+
+def test_films_that_were_joined_in_mp4_are_counted_with_their_first_part(tmp_path: Path) -> None:
+    film = video(tmp_path, 1)
+    by_tarfile(tmp_path / "set/a.tar", [("joined", {"mp4": film * 2, "txt": b"a film"})])
+    (note,) = index(tmp_path / "set").notes
+    assert note.startswith("1 samples hold more behind their first picture or film")
+    assert "(attributes: rest=unread in index.parquet)" in note
+    assert probe(film * 2) == replace(probe(film), rest=True)
+
+
+def test_fragmented_films_that_were_joined_fail_and_repeated_init_segments_do_not(tmp_path: Path) -> None:
+    path = tmp_path / "a.mp4"
+    fragmented = "-movflags frag_keyframe+empty_moov+default_base_moof -g 5"
+    ffmpeg(f"-f lavfi -i testsrc2=s=96x64:r=25:d=0.8 -c:v libx264 {fragmented} -y {path}".split())
+    data = path.read_bytes()
+    with pytest.raises(SourceError, match="several fragmented films"):
+        probe(data * 2)
+    parts = [(kind, data[at : at + size]) for kind, at, size in boxes(io.BytesIO(data))]
+    init = b"".join(part for kind, part in parts if kind in (b"ftyp", b"moov"))
+    media = [part for kind, part in parts if kind in (b"moof", b"mdat")]
+    again = b"".join([init, *media[:4], init, *media[4:]])
+    assert probe(again) == probe(data)

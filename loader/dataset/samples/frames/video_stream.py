@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from reelweave.loader.dataset.tars.media import FORMATS
+from reelweave.loader.dataset.tars.pictures import first_picture
 
 if TYPE_CHECKING:
     from av.container import InputContainer
@@ -106,5 +107,8 @@ def _opened(clip: bytes | memoryview) -> "InputContainer":
 
     # The whitelist excludes playlists, through which FFmpeg would open arbitrary files.
     return av.open(
-        io.BytesIO(clip), mode="r", metadata_errors="replace", options={"format_whitelist": FORMATS}
+        io.BytesIO(first_picture(clip)),
+        mode="r",
+        metadata_errors="replace",
+        options={"format_whitelist": FORMATS},
     )

@@ -1,0 +1,137 @@
+"""Frame rate and duration of a sample's media, from the time stamps of its frames and packets."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import NamedTuple
+
+import numpy as np
+from av.packet import Packet
+from av.video.stream import VideoStream
+from numpy.typing import NDArray
+
+from reelweave.curate.frames.clocks.clock import repaired
+from reelweave.curate.frames.clocks.rates import snapped
+from reelweave.curate.frames.source import SourceError
+from reelweave.loader.dataset.samples.frames.shown_frames import has_variable_rate, times_of
+
+IMAGE_FPS = 25.0
+"""A picture counts as one frame of a video of this rate, so that frames = seconds x rate holds for it too."""
+
+_RATE_TOLERANCE = 0.05
+
+_HELD = 1.5
+"""Usual gaps between frames for which the last one is shown, above which it is held."""
+
+
+class Pace(NamedTuple):
+    """Frame rate of media, their duration, and whether frames last unequally long."""
+
+    fps: float
+    duration_s: float
+    variable: bool
+
+
+def pace_of_image(frames: int) -> Pace:
+    """Return the pace that a picture counts with."""
+    return Pace(IMAGE_FPS, frames / IMAGE_FPS, False)
+
+
+def pace_of(
+    stamps: Sequence[int | None], tick_s: float, times: "PacketTimes", stated: Fraction | None
+) -> Pace:
+    """Return the pace of frames in display order.
+
+    Args:
+        stamps: Time stamp of each frame in ticks.
+        tick_s: Seconds per tick.
+        times: Times of all packets.
+        stated: Frame rate in the container, frames per second.
+
+    Raises:
+        SourceError: the clock starts anew, and frames last unequally long.
+    """
+    times_s = times_of(list(stamps), tick_s)
+    if times_s is None:
+        joined_s = None if times.counts_ticks else _joined_times(stamps, tick_s)
+        if joined_s is not None:
+            return _pace_of_joined(joined_s)
+        fps = times.rate(stated, len(stamps))
+        return Pace(fps, len(stamps) / fps, False)
+    fps, is_variable = times.rate(stated, len(stamps)), has_variable_rate(times_s)
+    if len(times_s) > 1 and not times.counts_ticks:
+        held_s = times.last_s - float(stamps[-1] or 0) * tick_s
+        of_gaps = (len(times_s) - 1) / float(times_s[-1])
+        is_held = held_s > _HELD * float(np.median(np.diff(times_s)))
+        if is_held and not (is_variable and abs(fps / of_gaps - 1) <= _RATE_TOLERANCE):
+            rate = of_gaps if is_variable else float(snapped(Fraction(of_gaps)))
+            return Pace(rate, float(times_s[-1]) + held_s, True)
+    return Pace(fps, len(stamps) / fps, is_variable)
+
+
+def _joined_times(stamps: Sequence[int | None], tick_s: float) -> NDArray[np.float64] | None:
+    """Return when each frame begins, seconds after the first, where a clock starts anew; None elsewhere."""
+    if None in stamps:
+        return None
+    clock = repaired(stamps, tick_s)
+    return None if clock is None or not clock.breaks else (clock.ticks - clock.ticks[0]) * tick_s
+
+
+def _pace_of_joined(times_s: NDArray[np.float64]) -> Pace:
+    if has_variable_rate(times_s):
+        raise SourceError(
+            "is several recordings joined, each with a clock that starts anew, whose frames last unequally long;"
+            " `reelweave curate` makes clips of each"
+        )
+    fps = float(snapped(Fraction((len(times_s) - 1) / float(times_s[-1]))))
+    return Pace(fps, len(times_s) / fps, False)
+
+
+@dataclass
+class PacketTimes:
+    """Number of packets, and the span they cover in seconds.
+
+    Attributes:
+        promised: Frames by the header.
+        packets: Packets with content.
+        first_s: Earliest time of a packet.
+        last_s: Latest end of a packet.
+        counts_ticks: True for AVI, which has no times of display and promises ticks; a frame may take several.
+        ticks: End of the last packet in coding order, in ticks.
+        coded: Time of the last packet in coding order, in ticks.
+        discarded: True if an edit list cuts off packets.
+    """
+
+    promised: int
+    packets: int = 0
+    first_s: float | None = None
+    last_s: float = 0.0
+    counts_ticks: bool = False
+    ticks: int = 0
+    coded: int = 0
+    discarded: bool = False
+
+    def add(self, packet: "Packet[VideoStream]") -> None:
+        self.packets += 1
+        if packet.is_discard:
+            self.discarded = True
+            return
+        begin, lasting = packet.pts, packet.duration or 0
+        if self.counts_ticks:
+            begin, lasting = packet.dts, max(lasting, (packet.dts or 0) - self.coded)
+            self.coded, self.ticks = packet.dts or 0, (packet.dts or 0) + lasting
+        if begin is not None and packet.time_base is not None:
+            begin_s = float(begin * packet.time_base)
+            end_s = begin_s + float(lasting * packet.time_base)
+            self.first_s = begin_s if self.first_s is None else min(self.first_s, begin_s)
+            self.last_s = max(self.last_s, end_s)
+
+    def rate(self, stated: Fraction | None, frames: int) -> float:
+        """Return the stated rate where the time stamps agree with it, else shown frames over the span they cover."""
+        span_s = 0.0 if self.first_s is None else self.last_s - self.first_s
+        counted = frames / span_s if span_s > 0 else 0.0
+        if self.discarded:  # the stated rate counts frames that an edit list cuts off
+            return counted or IMAGE_FPS
+        if stated and (not counted or abs(float(stated) / counted - 1) <= _RATE_TOLERANCE):
+            return float(stated)
+        return counted or IMAGE_FPS
