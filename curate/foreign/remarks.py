@@ -32,11 +32,11 @@ _SAID = {
         "they train with these edges, often black bars: `reelweave curate` cuts them off",
     ),
     "rest": (
-        "hold more behind their first picture or film, such as gain maps, other views or joined films",
+        "hold more behind the first picture or film, such as gain maps, other views or joined films",
         "only the first one trains, as players show it; split joined films",
     ),
 }
-_SINGULAR = {"are": "is", "have": "has"}
+_SINGULAR = {"are": "is", "have": "has", "hold": "holds"}
 _SORTED = "members of a sample must lie side by side, as `tar --sort=name` writes them"
 
 

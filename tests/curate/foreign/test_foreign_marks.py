@@ -139,7 +139,7 @@ def test_films_that_were_joined_in_mp4_are_counted_with_their_first_part(tmp_pat
     film = video(tmp_path, 1)
     by_tarfile(tmp_path / "set/a.tar", [("joined", {"mp4": film * 2, "txt": b"a film"})])
     (note,) = index(tmp_path / "set").notes
-    assert note.startswith("1 samples hold more behind their first picture or film")
+    assert note.startswith("1 sample holds more behind the first picture or film")
     assert "(attributes: rest=unread in index.parquet)" in note
     assert probe(film * 2) == replace(probe(film), rest=True)
 
