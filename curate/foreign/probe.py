@@ -20,6 +20,7 @@ from reelweave.curate.frames.decode.decoder import codec_with_alpha
 from reelweave.curate.frames.picture import ShapeMeter
 from reelweave.curate.frames.probe import ProbeConfig
 from reelweave.curate.frames.source import SourceError, open_video
+from reelweave.loader.dataset.colour.matrix import matrix_fault
 from reelweave.loader.dataset.colour.transparency import OverBlack
 from reelweave.loader.dataset.samples.frames.shown_frames import PacketFrames
 from reelweave.loader.dataset.tars.media import FORMATS
@@ -91,6 +92,8 @@ def probe(data: bytes | memoryview) -> Media:
         told, tick_s = packets.told(), float(stream.time_base or 0)
         if told is not None and frame.pts != told.pts[0]:
             told = None  # frames at the beginning are lost
+        if fault := matrix_fault(frame):
+            raise SourceError(fault)
         height, width = _shown_size(frame, stream.sample_aspect_ratio)
         audio = _codec(container.streams.audio[0]) if container.streams.audio else "none"
         interlaced, transparent = bool(frame.interlaced_frame), OverBlack().is_transparent(frame)

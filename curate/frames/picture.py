@@ -23,6 +23,7 @@ from reelweave.curate.frames.source import SourceError
 from reelweave.loader.dataset.colour import hdr
 from reelweave.loader.dataset.colour.chain import Chain
 from reelweave.loader.dataset.colour.light import Light, light_of
+from reelweave.loader.dataset.colour.matrix import matrix_fault
 from reelweave.loader.dataset.colour.sdr import FULL_RANGE, SdrConverter, is_hdr
 from reelweave.loader.dataset.tars.orientation import Orientation, orientation_of
 
@@ -239,7 +240,7 @@ class ShapeMeter:
         """Decode a packet, which is given a note.
 
         Raises:
-            SourceError: A picture is too large, or the shape changes too often.
+            SourceError: A picture is too large, its colours cannot be converted, or the shape changes too often.
         """
         # The codec tells the pixel aspect of the packet, which shows some frames later.
         note: list[Fraction | None] = []
@@ -268,6 +269,8 @@ class ShapeMeter:
         if kind == self._kind:
             return
         self._kind = kind
+        if fault := matrix_fault(frame):
+            raise SourceError(fault)
         size = geometry(frame, aspect, 10)
         check_size(size.width, size.height, self._limits)
         shape = Shape(self._frames, size.width, size.height, size.bits, transfer, matrix, size.light)

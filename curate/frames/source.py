@@ -22,6 +22,7 @@ from reelweave.loader.dataset.samples.frames.video_stream import (
     has_decoder,
     pictures_of,
 )
+from reelweave.loader.dataset.tars.pictures import has_further_picture
 from reelweave.loader.errors import refuse_shortage
 
 # Playlists and image sequences name other files to read; raw video may not.
@@ -42,6 +43,16 @@ _OTHER_KINDS = {
     re.compile(rb"\s*<(?:!doctype|html|\?xml)", re.IGNORECASE): "a web page",
     re.compile(rb"version https://git-lfs"): "a pointer of Git LFS",
 }
+_RAW_STREAMS = {
+    re.compile(rb"\0\0\x01(?:\xb0|[\x20-\x2f]|\0\0\0\x01[\x20-\x2f])"): "MPEG-4",
+    re.compile(rb"\x12\0\x0a"): "AV1 (OBU)",
+    re.compile(rb"\0\0[\x80-\x83]"): "H.263",
+    re.compile(rb"\0\0\x01\x0f"): "VC-1",
+    re.compile(rb"BBCD\0"): "Dirac or VC-2",
+}
+"""Beginnings of streams without a container that are not read; the first picture of MPEG-4 may have two headers."""
+
+_JPEGS_BYTES = 1 << 24  # within which a second picture of a raw stream begins
 
 
 class SourceError(Exception):
@@ -113,6 +124,7 @@ def _opened(file: BinaryIO, max_pixels: int, containers: str) -> InputContainer:
         raise SourceError(
             encryption(file)
             or _unfinished(file)
+            or _raw_stream(file)
             or (_other_kind(file) if containers == CONTAINERS else None)
             or "cannot be opened: no video container, or encrypted as a whole, or its index is missing or damaged"
             f" ({getattr(error, 'strerror', None) or error})"
@@ -127,6 +139,19 @@ def _other_kind(file: BinaryIO) -> str | None:
         return _playlist(head)
     kind = next((kind for begin, kind in _OTHER_KINDS.items() if begin.match(head)), None)
     return kind and f"cannot be opened: it is {kind}, which is no video container that is read"
+
+
+def _raw_stream(file: BinaryIO) -> str | None:
+    """Return the reason for a stream without a container of a codec that is not read so, or None for other files."""
+    file.seek(0)
+    head = file.read(_HEAD_BYTES)
+    codec = next((name for begin, name in _RAW_STREAMS.items() if begin.match(head)), None)
+    if head.startswith(b"\xff\xd8\xff") and has_further_picture(head + file.read(_JPEGS_BYTES)):
+        codec = "JPEG pictures"
+    return codec and (
+        f"cannot be opened: it is a raw stream of {codec}, without a container or times, which is not read; give it a"
+        " container, as by `ffmpeg -framerate RATE -i FILE -c copy FILE.mkv`"
+    )
 
 
 def _playlist(head: bytes) -> str:

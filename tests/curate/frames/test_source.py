@@ -1,6 +1,7 @@
 """Which of several picture streams is the film."""
 
 import io
+import re
 from pathlib import Path
 
 import av
@@ -9,6 +10,7 @@ from av.stream import Disposition
 
 from reelweave.curate.frames.source import SourceError, open_video
 from tests.media import numbered_frame
+from tests.player import ffmpeg
 
 
 def film(path: Path, *tracks: tuple[tuple[int, int], int], codec: str = "libx264") -> Path:
@@ -88,3 +90,34 @@ def test_what_is_no_film_is_not_taken_for_one_without_an_index(data: bytes) -> N
 def test_another_kind_of_file_is_called_by_its_name(data: bytes, kind: str) -> None:
     with io.BytesIO(data) as file, pytest.raises(SourceError, match=f"it is {kind}"), open_video(file):
         pass
+
+
+RAW = {
+    "a.m4v": ("-c:v mpeg4 -bf 2 -f m4v", "MPEG-4"),
+    "a.obu": ("-c:v libsvtav1 -preset 12 -f obu", "AV1 (OBU)"),
+    "a.h263": ("-c:v h263 -f h263", "H.263"),
+    "a.mjpeg": ("-c:v mjpeg -f mjpeg", "JPEG pictures"),
+    "a.drc": ("-c:v vc2 -f dirac", "Dirac or VC-2"),
+}
+
+
+@pytest.mark.parametrize("name", RAW)
+def test_raw_streams_that_are_not_read_are_named_with_what_to_do(name: str, tmp_path: Path) -> None:
+    encoder, codec = RAW[name]
+    path = tmp_path / name
+    ffmpeg(f"-f lavfi -i testsrc2=s=176x144:r=25:d=0.4 -pix_fmt yuv420p {encoder} -y {path}".split())
+    words = (
+        f"it is a raw stream of {codec}, without a container or times, which is not read; give it a container"
+    )
+    with path.open("rb") as file, pytest.raises(SourceError, match=re.escape(words)), open_video(file):
+        pass
+
+
+@pytest.mark.parametrize(
+    "encoder", ["libx264 -f h264", "mpeg2video -f mpeg2video", "mpeg1video -f mpeg1video"]
+)
+def test_other_raw_streams_are_read(encoder: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.raw"
+    ffmpeg(f"-f lavfi -i testsrc2=s=176x144:r=25:d=0.4 -pix_fmt yuv420p -c:v {encoder} -y {path}".split())
+    with path.open("rb") as file, open_video(file) as (container, _):
+        assert sum(1 for _ in container.decode(video=0)) == 10
