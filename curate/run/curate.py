@@ -22,8 +22,8 @@ from reelweave.curate.run.runners.progress import Progress, finish_status
 from reelweave.curate.run.shard import STAGE as SHARD
 from reelweave.curate.run.shard import revisions_of
 from reelweave.curate.run.stages.custom_stages import stage_facts
-from reelweave.curate.run.stages.model_files import model_digests
-from reelweave.curate.run.stages.model_stages import availability, check
+from reelweave.curate.run.stages.model_stage import ModelStage
+from reelweave.curate.run.stages.model_stages import availability, check, model_digests, model_stages
 from reelweave.curate.run.state import CurationState
 from reelweave.curate.run.tables.clips import clip_ids
 from reelweave.curate.run.tables.columns import column, equal, kept, places_in, texts_of
@@ -139,7 +139,8 @@ class Asked:
         dataset: Present revision; None where nothing is published.
         inputs: Inputs of all runs, as texts.
         sources: Their sources.
-        models: Identities of the models.
+        stages: Stages over clips.
+        models: Identities of their models.
         config: Configuration of the manifest.
         notes: Sentences for the person who runs this.
     """
@@ -148,6 +149,7 @@ class Asked:
     dataset: Dataset | None
     inputs: Sequence[str]
     sources: Sequence[SourceRef]
+    stages: Sequence[ModelStage]
     models: Mapping[str, str]
     config: Mapping[str, Any]
     notes: tuple[str, ...]
@@ -185,11 +187,12 @@ def asked_for(inputs: Sequence[str], storage: Storage, config: CurateConfig, upd
     }
     if reference_digests := fingerprints(config):
         settings["others"] = reference_digests
-    if models := model_digests(config, ledger):
+    stages = model_stages(config)
+    if models := model_digests(stages, ledger):
         settings["models"] = models
     if config.stages:
         settings["stages"] = {name: stage_facts(stage) for name, stage in config.stages.items()}
-    return Asked(ledger, dataset, inputs, sources, models, settings, (*listing_notes, *notes))
+    return Asked(ledger, dataset, inputs, sources, stages, models, settings, (*listing_notes, *notes))
 
 
 def _curate(
@@ -213,7 +216,7 @@ def _curate(
             return Outcome(dataset.manifest, already_there=True, notes=notes)
     if dataset is not None and not change.update:
         raise _other_dataset(dataset.manifest.config, settings, storage.root)
-    weights = check(config)
+    weights = check(config, request.stages)
     ledger.write_note("config", config.content())
     missing = availability(config)
     state = CurationState(config, ledger, request.sources, dataset, request.models)

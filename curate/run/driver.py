@@ -22,11 +22,11 @@ from reelweave.curate.run.runners.progress import ClipMeter, Finished, Meter, Pr
 from reelweave.curate.run.runners.ray_cluster import cluster_size
 from reelweave.curate.run.runners.reservations import Resources
 from reelweave.curate.run.stages.clip_stages import ClipStage
+from reelweave.curate.run.stages.custom_stages import CAPTIONS
 from reelweave.curate.run.stages.footage import match_many
 from reelweave.curate.run.stages.measure_scores import STAGE as MEASURE
 from reelweave.curate.run.stages.measure_scores import MeasureScores
-from reelweave.curate.run.stages.model_files import models_of, weights_mb
-from reelweave.curate.run.stages.model_stages import CAPTIONS, pipeline_stages
+from reelweave.curate.run.stages.model_stages import pipeline_stages
 from reelweave.curate.run.state import CurationState
 from reelweave.curate.run.tables.columns import column, kept, mask_of, places_in
 from reelweave.curate.run.tables.partitions import Partitions
@@ -293,14 +293,16 @@ class Driver:
         )
 
     def _clip_pipeline(self, stages: Sequence[ClipStage]) -> list[Stage[CurationTask]]:
-        planned = pipeline_stages(stages, self._state.config, self._gpus(), self._weights)
+        asked = [(stage, self._state.model_stages[stage.name]) for stage in stages]
+        planned = pipeline_stages(asked, self._gpus(), self._state.config.run.worker_memory_mb)
         return [replace(stage, needs=self._needs_of(stage)) for stage in planned]
 
     def _needs_of(self, stage: Stage[CurationTask]) -> tuple[str, ...]:
         """Return the local paths that nodes must see for a stage over clips; captions may lie beside sources."""
         name = stage.name.removesuffix(".input")
         inputs = self._inputs if name == CAPTIONS else ()
-        models = self._models.get(stage.name, ()) if stage.keeps else ()
+        asked = self._state.model_stages.get(stage.name)
+        models = model_paths(asked.models.values()) if asked is not None and stage.keeps else ()
         return (*self._output, *inputs, *models)
 
     @cached_property
@@ -310,14 +312,6 @@ class Driver:
     @cached_property
     def _inputs(self) -> tuple[str, ...]:
         return source_paths(self._state.sources.keys())
-
-    @cached_property
-    def _models(self) -> dict[str, tuple[str, ...]]:
-        return {section: model_paths(models) for section, models in models_of(self._state.config).items()}
-
-    @cached_property
-    def _weights(self) -> dict[str, float]:
-        return weights_mb(self._state.config)
 
     def _gpus(self) -> float:
         return cluster_size().gpus if self.kind() == "ray" else 0.0

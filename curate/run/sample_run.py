@@ -19,8 +19,7 @@ from reelweave.curate.run.outlook.forecast import (
 )
 from reelweave.curate.run.outlook.work import Work, work_of
 from reelweave.curate.run.runners.progress import STATUS, Progress
-from reelweave.curate.run.stages.model_files import model_digests
-from reelweave.curate.run.stages.model_stages import check
+from reelweave.curate.run.stages.model_stages import check, model_digests, model_stages
 from reelweave.curate.run.state import CurationState
 from reelweave.curate.run.tables.columns import column, equal, kept
 from reelweave.curate.run.tables.partitions import Partitions
@@ -53,8 +52,9 @@ def forecast_curation(
     with leased(open_storage(out, config.storage), COMMAND) as storage:
         ledger = Ledger(storage)
         sources = list_sources(inputs, config.storage)
-        check(config)
-        state = CurationState(config, ledger, sources, None, model_digests(config, ledger))
+        stages = model_stages(config)
+        check(config, stages)
+        state = CurationState(config, ledger, sources, None, model_digests(stages, ledger))
         looked_at = sorted(sources, key=lambda source: digest(source.uri))[: rates.headers]
         extent = extents(sources, read_headers(looked_at, config.storage, config.probe))
         sample = choose_sample(sources, extent, rates.sample)

@@ -19,7 +19,8 @@ from reelweave.curate.run.dedup_input import dedup_clips, model_vectors
 from reelweave.curate.run.reference_sets import known
 from reelweave.curate.run.stages.clip_stages import ClipStage
 from reelweave.curate.run.stages.footage import MatchMany
-from reelweave.curate.run.stages.model_stages import TEXT_EMBED, clip_stages, embedding_stage, judge
+from reelweave.curate.run.stages.model_stages import judge_of, model_stages
+from reelweave.curate.run.stages.text_embed_stage import TEXT_EMBED
 from reelweave.curate.run.tables.clips import CLIPS, by_span, clip_ids, from_records, joined, to_records
 from reelweave.curate.run.tables.closed import ClosedSources
 from reelweave.curate.run.tables.columns import Mask, column, equal, kept, mask_of, taken, texts_of
@@ -61,7 +62,7 @@ class CurationState:
         ledger: Entries of this run and of earlier ones.
         sources: All sources of the input.
         dataset: The present revision; None where nothing is published.
-        models: Identities from `reelweave.curate.run.stages.model_files.model_digests`.
+        models: Identities from `reelweave.curate.run.stages.model_stages.model_digests`.
 
     Attributes:
         config: See above.
@@ -74,7 +75,8 @@ class CurationState:
         earlier_cuts: Revision by digest of the same configuration under earlier revisions of the code.
         measures_all: Whether clips are measured for scores that they lack, even if no threshold asks for them.
         writes_all: Whether shards that an earlier revision of the code wrote are written again.
-        stages: Stages over clips.
+        model_stages: Stages over clips as the configuration asks for them, by name.
+        stages: The same as runners call them.
         earlier: Those before deduplication.
         later: Those after it.
         beside: Those that run while sources are cut: the earlier ones, or all.
@@ -98,11 +100,14 @@ class CurationState:
         self.sources = {uri: source for uri, source in by_uri.items() if uri not in self._down.sources}
         source_config = config.source_stage()
         self.cut = CutSource(source_config, config.storage, ledger, config_digest(source_config), self._down)
-        self.stages = clip_stages(config, ledger, models)
+        asked = model_stages(config)
+        self.wanted = judge_of(asked, config)
+        self.stages = [stage.clip_stage(ledger, models, self.wanted) for stage in asked]
+        self.model_stages = {stage.name: stage for stage in asked}
+        self._vectors = next((stage.name for stage in asked if stage.makes_vectors), None)
         self.earlier = [stage for stage in self.stages if not stage.after_dedup]
         self.later = [stage for stage in self.stages if stage.after_dedup]
         self.beside = self.stages if config.run.caption_while_cutting else self.earlier
-        self.wanted = judge(config)
         self.earlier_cuts = earlier_digests(source_config)
         digests = set(ledger.fingerprints(CUT))
         earlier = [digest for digest in self.earlier_cuts if digest in digests]
@@ -391,7 +396,7 @@ class CurationState:
         return dedup_clips(clips, self._uris, self._arrays, self._model_vectors(clips, tables), match)
 
     def _model_vectors(self, clips: KeptClips, tables: Partitions) -> Vectors:
-        stage = embedding_stage(self.config)
+        stage = self._vectors
         if stage is None or not len(clips):
             return Vectors.placed(np.full(len(clips), -1, np.int32), VectorFile())
         return model_vectors(clips, tables, lambda partition, table: self._known(partition, table)[stage])
@@ -400,7 +405,7 @@ class CurationState:
         """Return the kept clips of a partition as samples of shards; see `reelweave.curate.run.tables.samples`."""
         clips = kept(clips, equal(clips, "state", "kept"))
         locations = self._placed(clip_ids(clips))
-        needed = {embedding_stage(self.config), TEXT_EMBED} & self._results.keys()
+        needed = {self._vectors, TEXT_EMBED} & self._results.keys()
         results = self._known(partition, clips) if needed else {}
         return samples_of(
             clips, self.listed, locations, self._embeddings(clips, results), results.get(TEXT_EMBED)
@@ -408,7 +413,7 @@ class CurationState:
 
     def _embeddings(self, clips: pa.Table, results: Results) -> pa.Array:
         """Return the video embedding of each clip, of the backend that the configuration names."""
-        if (stage := embedding_stage(self.config)) is not None:
+        if (stage := self._vectors) is not None:
             return vector_column(*packed_arrays(results[stage]))
         if self.config.embed.backend == "none":
             return vector_column(np.zeros((len(clips), 1), np.float16), np.zeros(len(clips), bool))

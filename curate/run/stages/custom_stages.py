@@ -5,6 +5,8 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,8 +22,10 @@ from reelweave.curate.models.custom.configured import stage_class
 from reelweave.curate.models.custom.types import Clip, CustomStage, Embedded, StageConfig
 from reelweave.curate.models.device import one_thread, pick_device
 from reelweave.curate.models.embed import pooled
+from reelweave.curate.models.hub import local_folder
 from reelweave.curate.run.stages.clip_stages import ClipStage, Identity, ReadClip, clip_identity
-from reelweave.curate.run.stages.model_files import section_of
+from reelweave.curate.run.stages.judge import Judge
+from reelweave.curate.run.stages.model_stage import ModelStage
 from reelweave.curate.run.tables.clips import clip_ids
 from reelweave.curate.run.tables.closed import ClosedSources
 from reelweave.curate.run.tables.columns import column
@@ -37,41 +41,50 @@ def stage_name(name: str) -> str:
     return f"stages.{name}"
 
 
-def custom_stage(
-    name: str,
-    config: StageConfig,
-    ledger: Ledger,
-    models: Mapping[str, str],
-    go_on: Callable[[ClipTask], bool],
-    captions_late: bool,
-) -> ClipStage:
-    """Return a user's stage as runners call it.
+class CustomModelStage(ModelStage):
+    """The stage of a user.
 
     Args:
         name: Name in the configuration.
         config: Its configuration.
-        ledger: Destination of results.
-        models: Identities from `reelweave.curate.run.stages.model_files.model_digests`.
-        go_on: Whether later stages shall receive a clip.
         captions_late: Whether captions come after deduplication.
     """
-    section = stage_name(name)
-    stage_models = {key: value for key, value in models.items() if section_of(key) == section}
-    stage_type = stage_class(config.code)
-    reads = stage_type.reads_caption
-    prepares = stage_type.prepare.__func__ is not CustomStage.prepare.__func__  # type: ignore[attr-defined]
-    values = config.model_dump(mode="json")
-    clips = CustomClips(config.code, values, config.cpus, config.gpus > 0, reads, prepares)
-    return ClipStage(
-        section,
-        config_digest(config, models=stage_models | {"code": config.code.digest}),
-        ledger,
-        clips,
-        captioned_identity if reads else clip_identity,
-        go_on,
-        after_dedup=config.after_dedup or (reads and captions_late),
-        prepare=clips.prepare,
-    )
+
+    def __init__(self, name: str, config: StageConfig, captions_late: bool) -> None:
+        self.name = stage_name(name)
+        self._config = config
+        self._class = stage_class(config.code)
+        self.scores = tuple(self._class.scores)
+        self.after_dedup = config.after_dedup or (self._class.reads_caption and captions_late)
+        self.prepares = self._class.prepare.__func__ is not CustomStage.prepare.__func__  # type: ignore[attr-defined]
+        self.batch_clips, self.cpus, self.gpus = config.batch_clips, config.cpus, config.gpus
+
+    @cached_property
+    def models(self) -> Mapping[str, Path | str]:
+        paths = {
+            f"{self.name}.{index}": (model, Path(model).expanduser())
+            for index, model in enumerate(self._class.models(self._config))
+        }
+        return {
+            key: path if path.is_file() else local_folder(model) or model
+            for key, (model, path) in paths.items()
+        }
+
+    def clip_stage(self, ledger: Ledger, digests: Mapping[str, str], go_on: Judge) -> ClipStage:
+        config, reads = self._config, self._class.reads_caption
+        models = {key: digests[key] for key in self.models if key in digests}
+        values = config.model_dump(mode="json")
+        clips = CustomClips(config.code, values, config.cpus, config.gpus > 0, reads, self.prepares)
+        return ClipStage(
+            self.name,
+            config_digest(config, models=models | {"code": config.code.digest}),
+            ledger,
+            clips,
+            captioned_identity if reads else clip_identity,
+            go_on,
+            after_dedup=self.after_dedup,
+            prepare=clips.prepare,
+        )
 
 
 def stage_facts(config: StageConfig) -> dict[str, object]:

@@ -18,7 +18,7 @@ from reelweave.curate.ledger.records import Record
 from reelweave.curate.run.curate import curate
 from reelweave.curate.run.outlook.forecast import ForecastConfig
 from reelweave.curate.run.sample_run import forecast_curation
-from reelweave.curate.run.stages.model_stages import clip_stages, pipeline_stages
+from reelweave.curate.run.stages.model_stages import judge_of, model_stages, pipeline_stages
 from reelweave.curate.source_pass.tasks import ClipTask
 from reelweave.curate.takedown.removal import remove
 from reelweave.loader.dataset import open_dataset, verify
@@ -210,11 +210,13 @@ def test_inputs_are_made_apart_from_the_model(raw: Path, own: Path, tmp_path: Pa
 
     # With a GPU, inputs, model and record are steps of their own, and inputs travel between processes.
     ledger = Ledger(open_storage(tmp_path / "ledger"))
-    [stage] = [one for one in clip_stages(given, ledger, {}) if one.name == "stages.green"]
+    asked = model_stages(given)
+    [green] = [stage for stage in asked if stage.name == "stages.green"]
+    stage = green.clip_stage(ledger, {}, judge_of(asked, given))
     record = Record("a.mp4", source_sha256="0" * 64, key="0" * 20, sha256="1" * 64, frames=30, fps=25.0)
     ledger.write_clip(record.clip_id, (raw / "30.mp4").read_bytes())
     task = ClipTask(record, todo=(stage.name,))
-    steps = pipeline_stages([stage], given, 1.0, {})
+    steps = pipeline_stages([(stage, green)], 1.0, given.run.worker_memory_mb)
     assert [step.name for step in steps] == ["stages.green.input", "stages.green", "stages.green.record"]
     assert steps[0].memory_mb > given.run.worker_memory_mb
     tasks = [task]

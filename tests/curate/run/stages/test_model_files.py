@@ -10,8 +10,8 @@ from reelweave.curate.config import CurateConfig
 from reelweave.curate.ledger.ledger import Ledger
 from reelweave.curate.run.runners.reservations import Resources
 from reelweave.curate.run.runners.workers import Load, balance
-from reelweave.curate.run.stages.model_files import model_digests, weights_mb
-from reelweave.curate.run.stages.model_stages import clip_stages, pipeline_stages
+from reelweave.curate.run.stages.judge import Judge
+from reelweave.curate.run.stages.model_stages import model_digests, model_stages, pipeline_stages
 from reelweave.loader.storage import open_storage
 
 
@@ -27,12 +27,12 @@ def model(tmp_path: Path) -> Path:
 
 def digest(model: Path) -> str:
     config = CurateConfig.model_validate({"captions": {"model": str(model)}})
-    (found,) = model_digests(config, Ledger(open_storage(model.parent / "dataset"))).values()
+    (found,) = model_digests(model_stages(config), Ledger(open_storage(model.parent / "dataset"))).values()
     return found
 
 
 def test_without_models_there_is_nothing_to_know(tmp_path: Path) -> None:
-    assert model_digests(CurateConfig(), Ledger(open_storage(tmp_path / "out"))) == {}
+    assert model_digests(model_stages(CurateConfig()), Ledger(open_storage(tmp_path / "out"))) == {}
     assert not (tmp_path / "out").exists()
 
 
@@ -68,14 +68,18 @@ def test_a_worker_holds_the_weights_of_its_models_once(model: Path) -> None:
     (model / "pytorch_model.bin").write_bytes(bytes(900))  # the same in another format
     head = model.parent / "head.pth"
     head.write_bytes(bytes(500))
+    tower = model.parent / "tower.pt"
+    tower.write_bytes(bytes(700))
     config = CurateConfig.model_validate(
         {
             "captions": {"model": str(model), "rewrite_model": str(model)},
             "text_embed": {"model": "somebody/not-in-the-cache"},
+            "embed": {"backend": "open_clip", "model": "ViT-B-32", "pretrained": str(tower)},
             "aesthetic": {"weights": str(head)},
         }
     )
-    assert weights_mb(config) == {"captions": 0.002, "aesthetic": 0.0005, "text_embed": 0.0}
+    sizes = {stage.name: stage.weights_mb for stage in model_stages(config)}
+    assert sizes == {"captions": 0.002, "embed": 0.0012, "text_embed": 0.0}
 
 
 def test_workers_with_a_model_are_no_more_than_memory_holds(model: Path) -> None:
@@ -85,11 +89,12 @@ def test_workers_with_a_model_are_no_more_than_memory_holds(model: Path) -> None
         {"captions": {"model": str(model)}, "text_embed": {"model": str(model)}}
     )
     ledger = Ledger(open_storage(model.parent / "dataset"))
-    stages = clip_stages(config, ledger, {})
+    go_on = Judge(config.filters, config.shard, {})
+    stages = [(stage.clip_stage(ledger, {}, go_on), stage) for stage in model_stages(config)]
     on_processors, on_gpus = (
         {
             one.name: one.memory_mb
-            for one in pipeline_stages(stages, config, gpus, weights_mb(config))
+            for one in pipeline_stages(stages, gpus, config.run.worker_memory_mb)
             if one.keeps
         }
         for gpus in (0, 8)
@@ -101,12 +106,18 @@ def test_workers_with_a_model_are_no_more_than_memory_holds(model: Path) -> None
 
 
 def test_workers_that_make_inputs_reserve_what_preprocessing_loads(tmp_path: Path) -> None:
-    config = CurateConfig.model_validate({"embed": {"backend": "open_clip", "model": "ViT-B-32"}})
+    weights = tmp_path / "tower.pt"
+    weights.touch()
+    config = CurateConfig.model_validate(
+        {"embed": {"backend": "open_clip", "model": "ViT-B-32", "pretrained": str(weights)}}
+    )
+    ledger, go_on = Ledger(open_storage(tmp_path)), Judge(config.filters, config.shard, {})
     stages = [
-        replace(stage, function=lambda tasks, _: tasks)  # no weights are here to ask for the preprocessing
-        for stage in clip_stages(config, Ledger(open_storage(tmp_path)), {})
+        # No weights are here to ask for the preprocessing.
+        (replace(stage.clip_stage(ledger, {}, go_on), function=lambda tasks, _: tasks), stage)
+        for stage in model_stages(config)
     ]
-    reserved = {one.name: one.memory_mb for one in pipeline_stages(stages, config, 1, {})}
+    reserved = {one.name: one.memory_mb for one in pipeline_stages(stages, 1, config.run.worker_memory_mb)}
     assert (
         reserved["embed.input"] >= config.run.worker_memory_mb + 800
     )  # measured: 803 MB beside PyAV and numpy

@@ -1,0 +1,103 @@
+"""Captions: written ones of a source first, then a model's."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from reelweave.curate.caption import CaptionConfig, Captioner
+from reelweave.curate.caption.captioner import CaptionInput
+from reelweave.curate.caption.types import NO_CAPTION, Caption
+from reelweave.curate.caption.written import find_written
+from reelweave.curate.ledger.ledger import Ledger
+from reelweave.curate.ledger.records import ClipResult
+from reelweave.curate.models.clip_frames import Fault
+from reelweave.curate.models.hub import local_folder
+from reelweave.curate.run.stages.clip_stages import ClipStage, ReadClip, caption_identity
+from reelweave.curate.run.stages.custom_stages import CAPTIONS
+from reelweave.curate.run.stages.judge import Judge
+from reelweave.curate.run.stages.model_stage import ModelStage
+from reelweave.curate.source_pass.tasks import ClipTask
+from reelweave.loader.errors import ObjectError
+from reelweave.loader.storage import StorageConfig, open_object
+
+
+class CaptionStage(ModelStage):
+    """The stage of captions; with a model it waits until duplicates are known.
+
+    Args:
+        config: Configuration of captions.
+        storage: Where sidecars are read.
+        cpus: Processors of a worker with a model.
+        gpus: Share of a GPU of such a worker.
+    """
+
+    name = CAPTIONS
+
+    def __init__(self, config: CaptionConfig, storage: StorageConfig, cpus: float, gpus: float) -> None:
+        self._config, self._storage = config, storage
+        self.has_model = self.after_dedup = config.model is not None
+        # Behind an endpoint models have names and no files.
+        self.served = config.backend == "endpoint"
+        self.batch_clips, self.cpus, self.gpus = config.batch_clips, cpus, 0.0 if self.served else gpus
+
+    @cached_property
+    def models(self) -> Mapping[str, Path | str]:
+        if self.served or self._config.model is None:
+            return {}
+        names = {"captions.model": self._config.model, "captions.rewrite_model": self._config.rewrite_model}
+        return {key: local_folder(name) or name for key, name in names.items() if name is not None}
+
+    def check(self) -> dict[str, str]:
+        if self.has_model:
+            Captioner(self._config).check()
+        return {}
+
+    def clip_stage(self, ledger: Ledger, digests: Mapping[str, str], go_on: Judge) -> ClipStage:
+        clips = CaptionClips(self._config, self._storage, Captioner(self._config) if self.has_model else None)
+        fingerprint, earlier = self.fingerprints(digests, self._config)
+        return ClipStage(
+            self.name,
+            fingerprint,
+            ledger,
+            clips,
+            caption_identity,
+            go_on,
+            self.after_dedup,
+            clips.prepare,
+            earlier=earlier,
+        )
+
+
+@dataclass(frozen=True)
+class CaptionClips:
+    """Function from clips to captions: written ones of their source first, then a model's."""
+
+    config: CaptionConfig
+    storage: StorageConfig
+    captioner: Captioner | None
+
+    def prepare(self, task: ClipTask, read: ReadClip) -> CaptionInput | Caption | Fault:
+        """Return the caption of a clip that has a written one, and the model's input for another."""
+        written = None if self.captioner and self.config.overwrite_written else self._written(task)
+        if isinstance(written, Fault) or (written and written.text):
+            return written
+        return (written or NO_CAPTION) if self.captioner is None else self.captioner.prepare(read(task))
+
+    def __call__(
+        self, tasks: Sequence[ClipTask], prepared: Callable[[ClipTask], CaptionInput | Caption | Fault]
+    ) -> list[ClipResult]:
+        """Return a result for each clip."""
+        inputs = [prepared(task) for task in tasks]
+        caption_inputs = [stage_input for stage_input in inputs if isinstance(stage_input, CaptionInput)]
+        by_model = iter(self.captioner.answer(caption_inputs) if self.captioner else ())
+        return [
+            next(by_model) if isinstance(stage_input, CaptionInput) else stage_input for stage_input in inputs
+        ]
+
+    def _written(self, task: ClipTask) -> Caption | Fault:
+        storage, name = open_object(task.record.source, self.storage, task.listed_in)
+        try:
+            return find_written(storage, name, task.caption, task.tags, self.config)
+        except ObjectError as error:
+            return Fault(f"the sidecar with its caption: {error}")
