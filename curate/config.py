@@ -122,7 +122,7 @@ class SourceStageConfig(BaseModel, frozen=True, extra="forbid"):
             the ledger notices.
     """
 
-    REVISION: ClassVar = 23
+    REVISION: ClassVar = 24
 
     probe: ProbeConfig = ProbeConfig()
     shots: ShotConfig = ShotConfig()

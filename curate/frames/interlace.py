@@ -73,7 +73,7 @@ class CombMeter:
 
     def _has_comb(self) -> bool:
         """Return whether in a tenth of the frames moving lines fit no better than those of the fields beside."""
-        return len(self._combs) < _LEAST_COMBED or float(np.quantile(self._combs, 0.9)) >= _LEAST_COMB
+        return not self._combs or float(np.quantile(self._combs, 0.9)) >= _LEAST_COMB
 
     def order(self, stated: bool) -> FieldOrder | None:
         """Return the order of fields of a film whose frames are interlaced, or None.

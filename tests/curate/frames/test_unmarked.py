@@ -156,6 +156,18 @@ def test_ffmpegs_test_source_is_not_taken_for_fields(source: str, tmp_path: Path
     assert reasons == {"interlaced without a mark; deinterlaced"}
 
 
+@pytest.mark.parametrize(
+    ("name", "rate"),
+    but((("a.mp4", 5), ("a.gif", 10)), [(n, r) for n in ("a.mp4", "a.gif", "a.apng") for r in (5, 10)]),
+)
+def test_few_frames_a_second_are_not_taken_for_fields(name: str, rate: int, tmp_path: Path) -> None:
+    path = tmp_path / name
+    form = {".mp4": "-c:v libx264 -pix_fmt yuv420p", ".apng": "-f apng"}.get(path.suffix, "")
+    ffmpeg(f"-f lavfi -i testsrc2=s=192x128:r={rate}:d=6 {form} -y {path}".split())
+    records = curated(path, tmp_path / "out", spans={"min_clip_s": 0.2})
+    assert {record.reason for record, _ in records if record.state == "kept"} == {""}
+
+
 @pytest.mark.parametrize("rows", [-2, -1, 1, 2, 3, 4])
 def test_pictures_that_move_up_or_down_as_a_whole_are_not_taken_for_fields(rows: int) -> None:
     """By even rows the frame before and the one after fit as fields of two moments would."""
