@@ -122,7 +122,7 @@ class SourceStageConfig(BaseModel, frozen=True, extra="forbid"):
             the ledger notices.
     """
 
-    REVISION: ClassVar = 24
+    REVISION: ClassVar = 25
 
     probe: ProbeConfig = ProbeConfig()
     shots: ShotConfig = ShotConfig()

@@ -21,10 +21,11 @@ from reelweave.curate.cut.audio import READ_BEFORE_S, Sound, sound_of
 from reelweave.curate.cut.clip import CutClip, CutError, EncodedSpans, FailedClip, Observe
 from reelweave.curate.cut.config import CutConfig
 from reelweave.curate.cut.copy import PacketInfo, copy, copyable, format_of, packet_infos
-from reelweave.curate.cut.feed import Feed, choose_sound
+from reelweave.curate.cut.feed import Feed
 from reelweave.curate.cut.mp4 import fast_start, merge
 from reelweave.curate.cut.verify import DamagedSoundError, verify
 from reelweave.curate.frames.container.encryption import is_encrypted
+from reelweave.curate.frames.container.stream_choice import SoundChoice, choose_sound
 from reelweave.curate.frames.decode.decoder import Decoder
 from reelweave.curate.frames.entry import Entry, EntryError, enter
 from reelweave.curate.frames.frame_times import FrameTimes
@@ -122,7 +123,8 @@ class _Pass:
         self._stream, self._timeline, self._config, self._observe = stream, timeline, config, observe
         self._first_size = self._size = size
         self._pictures = Finisher(size)
-        self._sound = choose_sound(container) if config.audio == "keep" else None
+        choice = choose_sound(container, stream) if config.audio == "keep" else SoundChoice()
+        self._sound, self._soundless = choice.stream, choice.fault
         # Stamps that do not rise allow no copying.
         keep_video = config.mode != "encode" and timeline.shifts_s is None
         self._feed = Feed(container, stream, self._sound, keep_video=keep_video, sound_clock=sound_clock)
@@ -250,7 +252,7 @@ class _Pass:
     def _sound_of(self, span: Span, duration_s: Fraction) -> Sound:
         stream, start_s = self._sound, self._sound_start_s(span)
         if stream is None:
-            return Sound()
+            return Sound(fault=self._soundless)
         if start_s is None:
             return Sound(fault=_UNKNOWN)
         shown_s = self._begin_s(span) + duration_s + _SOUND_SKEW_S

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from typing import Any
 
 import av
-from av.audio.codeccontext import AudioCodecContext
 from av.audio.stream import AudioStream
 from av.container import InputContainer
 from av.packet import Packet
-from av.stream import Disposition
 from av.video.stream import VideoStream
 
+from reelweave.curate.frames.clocks.laps import without_laps
 from reelweave.curate.frames.sound_clock import SoundClock
 
 _MAX_AHEAD_BYTES = 1 << 28
@@ -50,7 +48,7 @@ class Feed:
         sound_clock: SoundClock | None = None,
     ) -> None:
         streams = [video] if sound is None else [video, sound]
-        self._packets: Iterator[Packet[Any]] = container.demux(*streams)
+        self._packets = without_laps(container.demux(*streams), container.format.name)
         self._video_index = video.index
         self._keep_video = keep_video
         self._waiting: deque[Packet[VideoStream]] | None = deque()
@@ -157,17 +155,3 @@ class Feed:
 
 def _end(packet: Packet[AudioStream]) -> int:
     return (packet.pts or 0) + (packet.duration or 0)
-
-
-def choose_sound(container: InputContainer) -> AudioStream | None:
-    """Choose the sound stream that a player plays: the default one, or the first."""
-    candidates = []
-    for stream in container.streams.audio:
-        context: AudioCodecContext | None = stream.codec_context  # None where FFmpeg knows no decoder
-        if context is not None:
-            candidates.append(stream)
-    return max(
-        candidates,
-        key=lambda stream: (bool(stream.disposition & Disposition.default), -stream.index),
-        default=None,
-    )

@@ -16,6 +16,7 @@ from reelweave.curate.foreign.size_headers import SizeHeaders
 from reelweave.curate.frames.container.dolby_vision import without_base
 from reelweave.curate.frames.container.further_film import further_film
 from reelweave.curate.frames.container.side_data import side_data
+from reelweave.curate.frames.container.stream_choice import choose_sound
 from reelweave.curate.frames.decode.decoder import codec_with_alpha
 from reelweave.curate.frames.picture import ShapeMeter
 from reelweave.curate.frames.probe import ProbeConfig
@@ -28,7 +29,7 @@ from reelweave.loader.dataset.tars.orientation import orientation_of
 from reelweave.loader.dataset.tars.pictures import first_picture, has_further_picture
 from reelweave.loader.errors import refuse_shortage
 
-PROBE_VERSION = 9
+PROBE_VERSION = 10
 """Revision of this code: higher when the same bytes give other values; tars probed by older code are read again."""
 
 _MAX_SIDE = 16384
@@ -44,7 +45,7 @@ class Media:
         height: Height in pixels, upright and with square pixels.
         width: Width in pixels, likewise.
         duration_s: frames / fps, or longer by the time for which the last frame is held.
-        audio: Codec of the first sound track, or "none".
+        audio: Codec of the sound track that players play with the pictures, or "none".
         variable_rate: True if frames last unequally long, so that ``fps`` is only their mean, or that of all but the
             last.
         interlaced: True if a frame that was decoded is marked as two fields of different times.
@@ -95,7 +96,7 @@ def probe(data: bytes | memoryview) -> Media:
         if fault := matrix_fault(frame):
             raise SourceError(fault)
         height, width = _shown_size(frame, stream.sample_aspect_ratio)
-        audio = _codec(container.streams.audio[0]) if container.streams.audio else "none"
+        audio = _sound_codec(container, stream)
         interlaced, transparent = bool(frame.interlaced_frame), OverBlack().is_transparent(frame)
         is_picture, stated = container.format.name.endswith("_pipe"), stream.average_rate
     decoded, combed = _decoded_stamps(data) if told is None or heads.change else ([], False)
@@ -178,6 +179,9 @@ def _shown_size(frame: VideoFrame, pixel_aspect: Fraction | None) -> tuple[int, 
     return height, width
 
 
-def _codec(stream: object) -> str:
-    context = getattr(stream, "codec_context", None)  # None where FFmpeg knows no decoder
-    return "unknown" if context is None else str(context.name)
+def _sound_codec(container: InputContainer, stream: VideoStream) -> str:
+    """Return the codec of the sound that belongs to the pictures, "unknown" without a decoder, or "none"."""
+    choice = choose_sound(container, stream)
+    if choice.stream is not None:
+        return choice.stream.codec_context.name
+    return "unknown" if choice.is_unknown else "none"

@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal, cast
 
-from av.audio.codeccontext import AudioCodecContext
-from av.audio.stream import AudioStream
 from av.container import InputContainer
 from av.format import Flags
 from av.video.frame import VideoFrame
@@ -77,7 +75,6 @@ class Probe:
         height: Stored height, pixels.
         rate: Frames per second in the header, or None.
         promised_s: Duration of the video stream in the header, seconds, or None.
-        audio_codec: Codec of the first audio stream, or None without one.
         pixel_aspect: Width of a stored pixel over its height, or None when unknown; the container overrides
             the codec.
         interlaced: True when the header says so; only the frames are certain.
@@ -91,7 +88,6 @@ class Probe:
     height: int
     rate: Fraction | None
     promised_s: float | None
-    audio_codec: str | None
     pixel_aspect: Fraction | None
     interlaced: bool
     metadata: dict[str, str]
@@ -108,7 +104,6 @@ def probe(container: InputContainer, stream: VideoStream, config: ProbeConfig) -
     if container.size > config.max_bytes:
         raise SourceError(f"has {container.size} bytes; probe.max_bytes allows {config.max_bytes}")
     context = stream.codec_context
-    audio = container.streams.audio
     header = Probe(
         container=container.format.name,
         codec=context.name,
@@ -117,7 +112,6 @@ def probe(container: InputContainer, stream: VideoStream, config: ProbeConfig) -
         height=context.height,
         rate=_stated_rate(container, stream),
         promised_s=_promised_s(container, stream),
-        audio_codec=_audio_codec(audio[0]) if audio else None,
         pixel_aspect=stream.sample_aspect_ratio or None,
         interlaced=context.field_order > _PROGRESSIVE,
         metadata={
@@ -171,11 +165,6 @@ def check_frame(frame: VideoFrame, config: ProbeConfig) -> None:
         raise SourceError("is HDR (PQ or HLG); probe.hdr is set to reject it")
     if config.interlaced == "reject" and frame.interlaced_frame:
         raise SourceError("is interlaced; probe.interlaced is set to reject it")
-
-
-def _audio_codec(stream: AudioStream) -> str:
-    context: AudioCodecContext | None = stream.codec_context  # None where FFmpeg knows no decoder
-    return "unknown" if context is None else context.name
 
 
 def _promised_s(container: InputContainer, stream: VideoStream) -> float | None:

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reelweave.curate.config import SourceStageConfig
-from reelweave.curate.cut.feed import choose_sound
 from reelweave.curate.frames.budget import check_pixels
+from reelweave.curate.frames.container.stream_choice import SoundChoice, choose_sound, left_out
 from reelweave.curate.frames.frame_times import FrameTimes
 from reelweave.curate.frames.picture import Geometry, geometry
 from reelweave.curate.frames.probe import Probe, probe
@@ -53,6 +53,7 @@ class Joined:
         tags: Text that the container holds, by tag.
         begin_pts: Stamp of its first frame in ticks.
         firsts: First frame of each part.
+        remark: Words on the choice among its streams; sources of which anything else is to be said stay whole.
     """
 
     timeline: FrameTimes
@@ -65,16 +66,12 @@ class Joined:
     tags: dict[str, str]
     begin_pts: int
     firsts: tuple[int, ...]
+    remark: str = ""
 
     @property
     def sound_clock(self) -> SoundClock | None:
         """None: sources whose sound needs a repaired clock stay whole."""
         return None
-
-    @property
-    def remark(self) -> str:
-        """Nothing: sources of which something is to be said stay whole."""
-        return ""
 
     def wanted(self, part: Part, records: Sequence[Record]) -> list[int]:
         """Return the places of the spans to cut that begin in a part."""
@@ -100,6 +97,7 @@ class Joined:
             "tags": self.tags,
             "begin_pts": self.begin_pts,
             "firsts": list(self.firsts),
+            "remark": self.remark,
         }
 
     def arrays(self) -> Arrays:
@@ -124,6 +122,7 @@ class Joined:
             values["tags"],
             values["begin_pts"],
             tuple(values["firsts"]),
+            values["remark"],
         )
 
 
@@ -152,7 +151,8 @@ def join(
     file.seek(0)
     with open_video(file, max_pixels=limits.max_width * limits.max_height) as (container, stream):
         header = probe(container, stream, limits)
-        sound = choose_sound(container) if config.cut.audio == "keep" else None
+        choice = choose_sound(container, stream) if config.cut.audio == "keep" else SoundChoice()
+        sound, remark = choice.stream, left_out(container, choice)
         tick_s = float(sound.time_base or 0) if sound is not None else 0.0
         time_base, start_time = stream.time_base or Fraction(1, 1000), stream.start_time
         source_bytes = container.size
@@ -207,6 +207,7 @@ def join(
         tags_of(header),
         begin_pts,
         tuple(joiner.firsts),
+        remark,
     )
     check_wanted([span for span in merged.spans if span.fault is None], merged, config)
     return merged

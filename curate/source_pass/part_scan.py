@@ -21,7 +21,7 @@ from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
 from reelweave.curate.config import SourceStageConfig
-from reelweave.curate.cut.feed import choose_sound
+from reelweave.curate.frames.container.stream_choice import choose_sound
 from reelweave.curate.frames.decode.decoder import Decoder
 from reelweave.curate.frames.entry import EntryError, enter
 from reelweave.curate.frames.frame_times import FrameTimes, timeline
@@ -145,7 +145,8 @@ def scan_part(
     ):
         header = probe(container, stream, limits)
         begin_pts = None if part.number == 0 else enter(container, stream, _ticks(stream, part.begin_s))
-        noting = NotingDemuxer(container, choose_sound(container) if config.cut.audio == "keep" else None)
+        sound = choose_sound(container, stream).stream if config.cut.audio == "keep" else None
+        noting = NotingDemuxer(container, sound)
         packets = _Packets(noting, end_pts)
         decoder = Decoder(cast(InputContainer, packets), stream, limits)
         inverts = limits.interlaced == "deinterlace"

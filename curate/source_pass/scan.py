@@ -10,9 +10,9 @@ from typing import BinaryIO, cast
 from av.container import InputContainer
 
 from reelweave.curate.config import SourceStageConfig
-from reelweave.curate.cut.feed import choose_sound
 from reelweave.curate.cut.trim import NotedPackets
 from reelweave.curate.frames.container.encryption import encryption
+from reelweave.curate.frames.container.stream_choice import SoundChoice, choose_sound, left_out
 from reelweave.curate.frames.decode.decoder import Decoder
 from reelweave.curate.frames.frame_times import Damage, FrameTimes, timeline
 from reelweave.curate.frames.interlace import CombMeter, FieldOrder
@@ -192,8 +192,8 @@ def _scan(file: BinaryIO, config: SourceStageConfig, segments: Sequence[Segment]
         ahead: LookaheadEncoder | None = None
         trims = config.cut.trim_s > 0 and config.cut.mode != "encode" and header.container != "avi"
         noted = NotedPackets(stream) if trims else None
-        sound = choose_sound(container) if config.cut.audio == "keep" else None
-        packets = NotingDemuxer(container, sound, noted.take if noted is not None else None)
+        choice = choose_sound(container, stream) if config.cut.audio == "keep" else SoundChoice()
+        packets = NotingDemuxer(container, choice.stream, noted.take if noted is not None else None)
         decoder = Decoder(cast(InputContainer, packets), stream, limits)
         inverts = limits.interlaced == "deinterlace" and config.cut.mode != "copy"
         fields = FieldDifferences(header.rate if inverts else None)
@@ -262,15 +262,22 @@ def _scan(file: BinaryIO, config: SourceStageConfig, segments: Sequence[Segment]
             decoded.sound_clock(line),
             noted,
             pts[0],
-            _remark(line, comb is not None and not decoder.interlaced and comb.some(), decoder.transparent),
+            _remark(
+                line,
+                comb is not None and not decoder.interlaced and comb.some(),
+                decoder.transparent,
+                left_out(container, choice),
+            ),
         )
 
 
-def _remark(line: FrameTimes, combed: bool, transparent: bool) -> str:
-    """Return in words what is done to pictures, or left undone, that no mark of the source asks for."""
+def _remark(line: FrameTimes, combed: bool, transparent: bool, others: str) -> str:
+    """Return in words what is done to pictures without a mark that asks for it, or left undone, and what is kept."""
     remarks = [TRANSPARENT] if transparent else []
     if line.unmarked is not None:
         remarks.append(DEINTERLACED)
     elif combed and line.pulldown is None:
         remarks.append(PARTLY_COMBED)
+    if others:
+        remarks.append(others)
     return "; ".join(remarks)

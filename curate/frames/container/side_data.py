@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from threading import Lock
 
-import av
-from av.container import Container
 from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
+from reelweave.curate.frames.container.description import described_stream
 from reelweave.curate.frames.container.dolby_vision import DolbyVision
 from reelweave.loader.dataset.colour.chain import Chain
 
-_STREAM = re.compile(r"^  Stream #0:(\d+)", re.MULTILINE)
 _DOLBY_VISION = re.compile(
     r"^ {6}DOVI configuration record: .*\bprofile: (\d+),.* bl flag: (\d+), compatibility id: (\d+)",
     re.MULTILINE,
 )
 _CROP = re.compile(r"^ {6}Frame Cropping: (\d+)/(\d+)/(\d+)/(\d+)", re.MULTILINE)
-_LOGGING = Lock()
 
 
 @dataclass(frozen=True)
@@ -43,25 +39,8 @@ class SideData:
 
 def side_data(stream: VideoStream) -> SideData:
     """Return what the container of a stream states of it, in MP4, MOV, Matroska and MPEG-TS."""
-    # PyAV hands out no side data of streams; FFmpeg's description of a file holds them in words.
-    text = _described(stream.container)
-    begins = [(int(match[1]), match.end()) for match in _STREAM.finditer(text)]
-    ends = [begin for _, begin in begins[1:]] + [len(text)]
-    for (index, begin), end in zip(begins, ends, strict=True):
-        if index == stream.index:
-            part = text[begin:end]
-            return SideData(_dolby_vision(part), _crop(part))
-    return SideData()
-
-
-def _described(container: Container) -> str:
-    with _LOGGING:  # the level is one for the whole process
-        level = av.logging.get_level()
-        av.logging.set_level(av.logging.INFO)
-        try:
-            return str(container.dumps_format())  # type: ignore[attr-defined] # missing in its stubs
-        finally:
-            av.logging.set_level(level)
+    part = described_stream(stream.container, stream.index)
+    return SideData(_dolby_vision(part), _crop(part))
 
 
 def _dolby_vision(text: str) -> DolbyVision | None:

@@ -1,0 +1,119 @@
+"""Choice of the sound that belongs to a film's pictures: of their own programme, and the main track of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from av.audio.codeccontext import AudioCodecContext
+from av.audio.stream import AudioStream
+from av.container import InputContainer
+from av.stream import Disposition
+from av.video.stream import VideoStream
+
+from reelweave.curate.frames.container.description import programmes_of
+from reelweave.loader.dataset.samples.frames.video_stream import has_decoder, pictures_of
+
+_ASIDE = (
+    (Disposition.visual_impaired | Disposition.descriptions, "audio description"),
+    (Disposition.hearing_impaired | Disposition.clean_effects, "sound for the hard of hearing"),
+    (Disposition.comment, "a commentary"),
+    (Disposition.karaoke, "karaoke"),
+    (Disposition.dependent, "sound to be mixed with another track"),
+)
+_UNKNOWN = "its sound has a codec that is not known here"
+_ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth")
+
+
+@dataclass(frozen=True)
+class SoundChoice:
+    """Sound of a film.
+
+    Attributes:
+        stream: Stream that clips take, or None for none.
+        fault: Reason why the sound of the file is left out, or None.
+        remark: Words on a choice among several tracks, or on a track that is not the usual sound; "" without.
+    """
+
+    stream: AudioStream | None = None
+    fault: str | None = None
+    remark: str = ""
+
+    @property
+    def is_unknown(self) -> bool:
+        """True where FFmpeg has no decoder for the sound."""
+        return self.fault == _UNKNOWN
+
+
+def choose_sound(container: InputContainer, video: VideoStream) -> SoundChoice:
+    """Choose the sound that players play with a stream of pictures.
+
+    It is of the same programme, where the container has programmes. Tracks marked as no main sound are passed over if
+    there is another one. Then the default one comes first, then the original, then the first in the file.
+    """
+    if not container.streams.audio:
+        return SoundChoice()
+    together = _together(container, video)
+    if not together:
+        return SoundChoice(fault="the sound in the file belongs to other programmes")
+    known = [stream for stream in together if _is_known(stream)]
+    if not known:
+        return SoundChoice(fault=_UNKNOWN)
+    chosen = max(known, key=_rank)
+    return SoundChoice(chosen, remark=_remark(chosen, known))
+
+
+def left_out(container: InputContainer, sound: SoundChoice) -> str:
+    """Return in words what is chosen among several streams of pictures or sound, "" where nothing is."""
+    pictures = sum(map(has_decoder, pictures_of(container)))
+    remarks = (
+        [f"one of {pictures} streams of pictures is kept, the one that players show"] if pictures > 1 else []
+    )
+    return "; ".join([*remarks, *([sound.remark] if sound.remark else [])])
+
+
+def _together(container: InputContainer, video: VideoStream) -> list[AudioStream]:
+    """Return the sound streams that no programme, or a programme of the pictures, holds."""
+    own = [members for members in programmes_of(container) if video.index in members]
+    if not own:
+        return list(container.streams.audio)
+    return [stream for stream in container.streams.audio if any(stream.index in members for members in own)]
+
+
+def _is_known(stream: AudioStream) -> bool:
+    context: AudioCodecContext | None = stream.codec_context  # None where FFmpeg knows no decoder
+    return context is not None
+
+
+def _rank(stream: AudioStream) -> tuple[bool, bool, bool, bool, bool, int]:
+    marks = stream.disposition
+    return (
+        stream.codec_context.sample_rate > 0,  # else the file announces it and holds none of it
+        not _aside(stream),
+        bool(marks & Disposition.default),
+        bool(marks & Disposition.original),
+        not marks & Disposition.dub,
+        -stream.index,
+    )
+
+
+def _aside(stream: AudioStream) -> str:
+    """Return in words what a track is that is no main sound, "" for others."""
+    return next((words for marks, words in _ASIDE if stream.disposition & marks), "")
+
+
+def _remark(chosen: AudioStream, known: list[AudioStream]) -> str:
+    aside = _aside(chosen)
+    if len(known) == 1:
+        return f"its only sound is marked as {aside}" if aside else ""
+    index = known.index(chosen)
+    ordinal = _ORDINALS[index] if index < len(_ORDINALS) else f"{index + 1}th"
+    others = sorted({words for stream in known if stream is not chosen and (words := _aside(stream))})
+    reasons = [f"marked as {aside}"] if aside else []
+    if chosen.disposition & Disposition.default and not all(
+        stream.disposition & Disposition.default for stream in known
+    ):
+        reasons.append("the default one")
+    reasons += [f"another is {words}" for words in others]
+    return f"the {ordinal} of {len(known)} sound tracks is kept" + (
+        f" ({'; '.join(reasons)})" if reasons else ""
+    )

@@ -1,0 +1,31 @@
+"""FLV of servers that run for weeks: stamps pass 2^31 ms, and writers begin at 0 again."""
+
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.cutting import curated, sound
+from tests.media import read_numbers, write_video
+from tests.player import ffmpeg
+from tests.thorough import but
+
+LAP_S = 2**31 // 1000
+BEFORE_S = (2, 3.2)
+
+
+@pytest.mark.parametrize("before_s", but((2,), BEFORE_S))
+def test_sound_and_pictures_go_on_behind_a_lap_of_the_clock(before_s: float, tmp_path: Path) -> None:
+    film = write_video(tmp_path / "film.mp4", (100,), audio=True)
+    path = tmp_path / "server.flv"
+    ffmpeg(f"-i {film} -c copy -output_ts_offset {LAP_S - before_s} -y {path}".split())
+    (record, clip), *others = curated(path, tmp_path / "out")
+    assert not others
+    assert (record.state, record.frames, record.fps) == ("kept", 100, 25.0)
+    assert read_numbers(clip) == list(range(100))
+    assert record.audio == "copy:aac"
+    samples, rate, begin = sound(clip)
+    assert Fraction(begin + samples.shape[1], rate) > Fraction(39, 10)
+    loudness = np.abs(samples[0, 4096 : 3 * rate + 4096]).reshape(-1, 300).max(1)
+    assert loudness.min() > 0.5  # nowhere silent
