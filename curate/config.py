@@ -122,7 +122,7 @@ class SourceStageConfig(BaseModel, frozen=True, extra="forbid"):
             the ledger notices.
     """
 
-    REVISION: ClassVar = 25
+    REVISION: ClassVar = 26
 
     probe: ProbeConfig = ProbeConfig()
     shots: ShotConfig = ShotConfig()

@@ -18,6 +18,7 @@ from reelweave.curate.frames.container.further_film import further_film
 from reelweave.curate.frames.container.side_data import side_data
 from reelweave.curate.frames.container.stream_choice import choose_sound
 from reelweave.curate.frames.decode.decoder import codec_with_alpha
+from reelweave.curate.frames.interlace import fields_fault
 from reelweave.curate.frames.picture import ShapeMeter
 from reelweave.curate.frames.probe import ProbeConfig
 from reelweave.curate.frames.source import SourceError, open_video
@@ -29,7 +30,7 @@ from reelweave.loader.dataset.tars.orientation import orientation_of
 from reelweave.loader.dataset.tars.pictures import first_picture, has_further_picture
 from reelweave.loader.errors import refuse_shortage
 
-PROBE_VERSION = 10
+PROBE_VERSION = 11
 """Revision of this code: higher when the same bytes give other values; tars probed by older code are read again."""
 
 _MAX_SIDE = 16384
@@ -93,7 +94,8 @@ def probe(data: bytes | memoryview) -> Media:
         told, tick_s = packets.told(), float(stream.time_base or 0)
         if told is not None and frame.pts != told.pts[0]:
             told = None  # frames at the beginning are lost
-        if fault := matrix_fault(frame):
+        codec = stream.codec_context.codec.canonical_name
+        if fault := matrix_fault(frame) or fields_fault(frame, codec):
             raise SourceError(fault)
         height, width = _shown_size(frame, stream.sample_aspect_ratio)
         audio = _sound_codec(container, stream)

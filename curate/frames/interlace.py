@@ -24,7 +24,23 @@ _LEAST_SHARE = 0.9  # of the frames in which the order of fields can be seen at 
 _SOME, _SOME_SHARE = 3, 0.2
 _LEAST_COMB = 0.96  # see `_Weave`: at least 0.99 in interlaced films, at most 0.94 in tilts
 _COLUMNS = 320  # of a picture that are looked at, at most about
+_CODED_FIELDS = (
+    "is HEVC coded as fields, each a picture of half the height; weave them first, as by `ffmpeg -i FILE -vf"
+    " weave=first_field=top -c:v libx264 -crf 16 -flags +ildct+ilme -c:a copy NEW_FILE.mkv` (or bottom, as the film has"
+    " it)"
+)
 _KIND = "lavfi.idet.single.current_frame"
+
+
+def fields_fault(frame: VideoFrame, codec: str) -> str | None:
+    """Return why frames of a codec are no whole pictures, or None: FFmpeg leaves the fields of HEVC as they are coded.
+
+    Args:
+        frame: Decoded frame.
+        codec: Name of its decoder in FFmpeg.
+    """
+    # FFmpeg marks pictures of HEVC so only where each is one field (pic_struct 1, 2 and 9 to 12 of ITU-T H.265, D.3.3).
+    return _CODED_FIELDS if codec == "hevc" and frame.interlaced_frame else None
 
 
 class CombMeter:

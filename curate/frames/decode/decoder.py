@@ -19,7 +19,7 @@ from reelweave.curate.frames.container.side_data import Cropper
 from reelweave.curate.frames.decode.lost_frames import LostFrames
 from reelweave.curate.frames.decode.slice_checks import SliceChecks
 from reelweave.curate.frames.frame_times import Damage
-from reelweave.curate.frames.interlace import FieldOrder, deinterlaced
+from reelweave.curate.frames.interlace import FieldOrder, deinterlaced, fields_fault
 from reelweave.curate.frames.picture import Shape, ShapeMeter
 from reelweave.curate.frames.probe import ProbeConfig, check_frame, check_size, too_long
 from reelweave.curate.frames.source import SourceError
@@ -120,6 +120,8 @@ class Decoder:
                 kind = (frame.width, frame.height, frame.color_trc, frame.interlaced_frame)
                 if kind != last_kind:
                     check_frame(frame, limits)
+                    if fault := fields_fault(frame, self._stream.codec_context.codec.canonical_name):
+                        raise SourceError(fault)
                     last_kind = kind
                 pixels += frame.width * frame.height
                 check_pixels(pixels, source_bytes, limits)

@@ -31,8 +31,8 @@ def matrix_fault(frame: "VideoFrame") -> str | None:
         return None
     return (
         f"has colours by matrix {matrix} ({_NAMES[matrix]}), which FFmpeg's scaler does not convert; convert it first,"
-        " as by `ffmpeg -i FILE -vf zscale=matrix=709 -c:a copy NEW_FILE` (2020_ncl for BT.2020 and HDR), or correct the"
-        " tag if it is wrong"
+        " as by `ffmpeg -i FILE -vf zscale=matrix=709 -c:a copy NEW_FILE` (2020_ncl for BT.2020 and HDR), or correct"
+        " the tag if it is wrong"
     )
 
 
