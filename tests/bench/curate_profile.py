@@ -35,7 +35,7 @@ PARTS = {
         "reelweave.curate.frames.source:count_frames",
         "reelweave.curate.source_pass.scan:probe",
     ),
-    "decode": ("reelweave.curate.frames.frame_times:Decoder._packets",),
+    "decode": ("reelweave.curate.frames.decode.decoder:Decoder._packets",),
     "small pictures": ("reelweave.curate.shots.scale:Scaler.__call__",),
     "shots": (
         "reelweave.curate.shots.colour.detector:ColourDetector.push",
