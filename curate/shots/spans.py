@@ -164,6 +164,13 @@ def missing_span(timeline: FrameTimes, promised_s: float | None) -> list[Span]:
     return []
 
 
+def further_span(timeline: FrameTimes) -> Span:
+    """Return the span, without a length that is known, of what lies behind the film in its file."""
+    end_s = float(timeline.times_s[-1])
+    fault = "another film lies behind this one in the file and is not read, as in players; split the file"
+    return Span(timeline.frames, timeline.frames, end_s, end_s, fault, "failed", "decode")
+
+
 def usual_longest_s(timeline: FrameTimes, config: SpanConfig) -> float:
     """Return `longest_hold_s` of a source."""
     return longest_hold_s(config, float(np.median(np.diff(timeline.times_s))))

@@ -36,7 +36,7 @@ from reelweave.curate.ledger.ledger import Ledger, digest
 from reelweave.curate.ledger.records import Record, SourceSummary, clip_key
 from reelweave.curate.models.device import one_thread
 from reelweave.curate.shots.listed import layers_of, listed_spans
-from reelweave.curate.shots.spans import Span, spans
+from reelweave.curate.shots.spans import Span, further_span, spans
 from reelweave.curate.source_pass.at_work import noted
 from reelweave.curate.source_pass.sampling import ClipPictures, FrameStats, PictureCollector
 from reelweave.curate.source_pass.scan import Scan, scan
@@ -177,6 +177,8 @@ class CutSource:
                 config.cut,
                 config.spans,
             )
+        if scanned.further:
+            parts = [*parts, further_span(scanned.timeline)]
         records = self.planned(source, sha256_of(file), parts)
         kept_spans = [span for span, record in zip(parts, records, strict=True) if record.state == "kept"]
         check_wanted(kept_spans, scanned, self.config)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from reelweave.curate.config import SourceStageConfig
 from reelweave.curate.frames.budget import check_pixels
+from reelweave.curate.frames.container.further_film import further_film
 from reelweave.curate.frames.container.stream_choice import SoundChoice, choose_sound, left_out
 from reelweave.curate.frames.frame_times import FrameTimes
 from reelweave.curate.frames.picture import Geometry, geometry
@@ -23,14 +24,14 @@ from reelweave.curate.frames.source import SourceError, open_video
 from reelweave.curate.frames.telecine import FieldDifferences, Pulldown
 from reelweave.curate.ledger.records import Record
 from reelweave.curate.shots.listed import listed_spans
-from reelweave.curate.shots.spans import Span, spans
+from reelweave.curate.shots.spans import Span, further_span, spans
 from reelweave.curate.shots.stitch import SampleEmbeddings
 from reelweave.curate.source_pass.cut_source import check_wanted, sha256_of, tags_of
 from reelweave.curate.source_pass.part_scan import CHANGES, PartSignals
 from reelweave.curate.source_pass.part_store import Arrays, PartStore
 from reelweave.curate.source_pass.parts import Part
 from reelweave.curate.source_pass.sampling import FrameStats
-from reelweave.curate.source_pass.scan import Decoded, detector_for, shots, stitch_for
+from reelweave.curate.source_pass.scan import Decoded, check_order, detector_for, shots, stitch_for
 from reelweave.curate.sources.segments import Segment
 
 JOIN = "join"
@@ -148,6 +149,7 @@ def join(
         SourceError: the source has to stay whole; its words say why.
     """
     limits = config.probe
+    check_order(file)
     file.seek(0)
     with open_video(file, max_pixels=limits.max_width * limits.max_height) as (container, stream):
         header = probe(container, stream, limits)
@@ -196,6 +198,8 @@ def join(
         parts = listed_spans(line, transitions, decoded.promised_s(line), config.spans, segments)
     else:
         parts = spans(line, transitions, decoded.promised_s(line), config.spans)
+    if further_film(file) is not None:  # parts may be of MP4 and Matroska, which is read on
+        parts = [*parts, further_span(line)]
     merged = Joined(
         line,
         tuple(parts),

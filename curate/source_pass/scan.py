@@ -12,6 +12,7 @@ from av.container import InputContainer
 from reelweave.curate.config import SourceStageConfig
 from reelweave.curate.cut.trim import NotedPackets
 from reelweave.curate.frames.container.encryption import encryption
+from reelweave.curate.frames.container.further_film import begins_behind, further_film
 from reelweave.curate.frames.container.stream_choice import SoundChoice, choose_sound, left_out
 from reelweave.curate.frames.decode.decoder import Decoder
 from reelweave.curate.frames.frame_times import Damage, FrameTimes, timeline
@@ -54,6 +55,7 @@ class Scan:
     packets: NotedPackets | None = None
     begin_pts: int | None = None
     remark: str = ""
+    further: bool = False  # another film lies behind this one
 
 
 @dataclass(frozen=True)
@@ -176,6 +178,7 @@ def scan(file: BinaryIO, config: SourceStageConfig, segments: Sequence[Segment] 
 
 
 def _scan(file: BinaryIO, config: SourceStageConfig, segments: Sequence[Segment], stack: ExitStack) -> Scan:
+    check_order(file)
     file.seek(0)
     limits = config.probe
     max_pixels = limits.max_width * limits.max_height
@@ -268,6 +271,15 @@ def _scan(file: BinaryIO, config: SourceStageConfig, segments: Sequence[Segment]
                 decoder.transparent,
                 left_out(container, choice),
             ),
+            begins_behind(file, header.container, decoder.last_packet),
+        )
+
+
+def check_order(file: BinaryIO) -> None:
+    """Raise `SourceError` for fragmented films of MP4 that were joined, whose frames come mixed."""
+    if further_film(file) == "tangled":
+        raise SourceError(
+            "is several fragmented films joined, whose frames are not told apart; split the file"
         )
 
 

@@ -1,8 +1,23 @@
-"""Films behind the first one of a file, of which demuxers of MP4 and MOV read nothing, or not in order."""
+"""Films behind the first one of a file, of which demuxers read nothing, or not in order."""
 
+import re
 from typing import BinaryIO, Literal
 
 from reelweave.curate.frames.container.encryption import boxes
+
+_BEGINNINGS = {
+    "flv": re.compile(rb"FLV\x01[\0-\x05]\0\0\0\x09"),
+    "asf": re.compile(rb"\x30\x26\xb2\x75\x8e\x66\xcf\x11\xa6\xd9\x00\xaa\x00\x62\xce\x6c"),
+    "ivf": re.compile(rb"DKIF\0\0\x20\0"),
+    "ogg": re.compile(rb"OggS\0\x02"),
+    "apng": re.compile(rb"\x89PNG\r\n\x1a\n"),
+}
+"""Beginnings of films by the containers whose demuxers end before a second one, or take it for a packet."""
+
+_BESIDE, _BEHIND = (
+    64,
+    1 << 20,
+)  # bytes around the beginning of the last packet, and behind it, that are looked at
 
 _MOST_INDEX_BYTES = 1 << 20  # of a fragment
 
@@ -22,6 +37,25 @@ def further_film(file: BinaryIO) -> Literal["unread", "tangled"] | None:
         return "unread"
     before = _fragment_time(file, found[: indexes[1]][::-1])
     return "tangled" if before is not None and behind <= before else None
+
+
+def begins_behind(file: BinaryIO, container: str, last_packet: tuple[int, int]) -> bool:
+    """Return whether another film begins behind the last packet that was read, or is taken for that packet.
+
+    Args:
+        file: File of the film.
+        container: Name of the container format in FFmpeg.
+        last_packet: Offset and size of the last packet, bytes; the offset is negative where it is not known.
+    """
+    if container.startswith("mov,"):
+        return further_film(file) == "unread"
+    beginning, (offset, size) = _BEGINNINGS.get(container), last_packet
+    if beginning is None or offset < 0:
+        return False
+    file.seek(max(1, offset - _BESIDE))
+    beside = file.read(2 * _BESIDE)
+    file.seek(offset + size)
+    return beginning.search(beside) is not None or beginning.search(file.read(_BEHIND)) is not None
 
 
 def _fragment_time(file: BinaryIO, found: list[tuple[bytes, int, int]]) -> int | None:

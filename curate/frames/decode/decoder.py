@@ -61,6 +61,7 @@ class Decoder:
         self._limits = limits
         self._deinterlace, self._pulldown, self._unmarked = deinterlace, pulldown, unmarked
         self._shown = 0
+        self._last_packet = -1, 0
         self._interlaced = 0
         self._errors = 0
         self._broken_since: int | None = None
@@ -93,6 +94,11 @@ class Decoder:
     def transparent(self) -> bool:
         """True when one of the frames so far had transparent pixels; they are shown over black."""
         return self._over_black.seen
+
+    @property
+    def last_packet(self) -> tuple[int, int]:
+        """Offset and size in bytes of the packet that was read last; -1 and 0 where they are not known."""
+        return self._last_packet
 
     @property
     def shapes(self) -> tuple[Shape, ...]:
@@ -145,6 +151,8 @@ class Decoder:
                     raise EncryptedError
                 if not self._shown and self._limits is not None and (fault := without_base(packet)):
                     raise SourceError(fault)
+                if packet.size and packet.pos is not None:
+                    self._last_packet = packet.pos, packet.size
                 self._lost.expect(packet)
                 is_damaged = self._limits is not None and self._checks.is_damaged(packet)
                 try:

@@ -17,6 +17,7 @@ from reelweave.curate.run.curate import curate
 from reelweave.loader.dataset.colour.light import light_of
 from tests.curate.run.test_run import SMALL_WORDS, config, published, tree
 from tests.media import write_video
+from tests.player import ffmpeg
 from tests.telecine import NTSC, fields_of, woven
 from tests.thorough import but, nightly
 from tests.warm import Warm
@@ -35,7 +36,7 @@ def usual(folder: Path) -> None:
 
 
 def other(folder: Path) -> None:
-    """Pictures that are reordered across key frames, of variable rate, or so fast that frames are left out."""
+    """Reordered across key frames, of variable rate, too fast, with a last picture that is held, or joined."""
     write_video(folder / "vp9.webm", SCENES, codec="libvpx-vp9", options=REALTIME, first_scene=20)
     open_groups = "keyint=30:min-keyint=30:scenecut=0:open-gop=1:bframes=3:pools=1:log-level=none"
     write_video(
@@ -45,6 +46,11 @@ def other(folder: Path) -> None:
     scenes = (len(dropped) - 100, 100)
     write_video(folder / "vfr.mkv", scenes, times_s=dropped, options={"g": "40"}, first_scene=40)
     write_video(folder / "fast.mp4", (180, 260, 250), rate=50, options={"g": "60"}, first_scene=50)
+    even = write_video(folder.parent / "even.mp4", SCENES, options={"g": "30"}, first_scene=70)
+    longer = f"setts=pts=PTS:dts=DTS:duration='if(eq(N,{sum(SCENES) - 1}),DURATION*50,DURATION)'"
+    ffmpeg(["-i", str(even), "-c", "copy", "-bsf:v", longer, "-y", str(folder / "held.mp4")])
+    twice = write_video(folder.parent / "twice.mp4", SCENES, options={"g": "30"}, first_scene=80)
+    (folder / "twice.mp4").write_bytes(2 * twice.read_bytes())
 
 
 def damaged(folder: Path) -> None:

@@ -1,0 +1,68 @@
+"""Films that were joined in one file: what is not read of it has a row that says so."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.cutting import curated
+from tests.player import ffmpeg
+from tests.thorough import but
+
+UNREAD = {
+    "mp4": "-c:v libx264 -c:a aac",
+    "mov": "-c:v libx264 -c:a aac",
+    "flv": "-c:v libx264 -c:a aac -ar 44100",
+    "wmv": "-c:v wmv2 -c:a wmav2",
+    "ivf": "-c:v libvpx -an",
+    "ogv": "-c:v libtheora -c:a libvorbis",
+    "apng": "-f apng -an",
+}
+READ = {
+    "mkv": "-c:v libx264 -c:a aac",
+    "ts": "-c:v libx264 -c:a aac",
+    "gif": "-an",
+}
+BEHIND = "another film lies behind this one in the file and is not read, as in players; split the file"
+
+
+def film(folder: Path, suffix: str, encoder: str) -> bytes:
+    path = folder / f"one.{suffix}"
+    pixels = "" if suffix in ("gif", "apng") else "-pix_fmt yuv420p"
+    drawn = "-f lavfi -i testsrc2=s=160x96:r=25:d=2 -f lavfi -i sine=f=300:d=2"
+    ffmpeg([*drawn.split(), *f"{pixels} {encoder}".split(), "-y", str(path)])
+    return path.read_bytes()
+
+
+@pytest.mark.parametrize("suffix", but(("mp4", "flv", "ivf"), tuple(UNREAD)))
+def test_a_film_behind_the_first_one_has_a_row(suffix: str, tmp_path: Path) -> None:
+    data, options = film(tmp_path, suffix, UNREAD[suffix]), {"spans": {"min_clip_s": 0.5}}
+    alone, joined = tmp_path / f"alone.{suffix}", tmp_path / f"joined.{suffix}"
+    alone.write_bytes(data)
+    joined.write_bytes(data + film(tmp_path, suffix, UNREAD[suffix]))  # of another serial number in Ogg
+    ((one, clip),) = curated(alone, tmp_path / "alone", **options)
+    records = curated(joined, tmp_path / "out", **options)
+    assert (one.state, one.frames) == ("kept", 50)
+    *_, (last, _) = records
+    assert (last.state, last.stage, last.reason) == ("failed", "decode", BEHIND)
+    assert last.start_s == last.end_s
+    if suffix not in ("ivf", "ogv"):  # where the beginning of the second film damages the end of the first
+        assert records[0][1] == clip
+        assert len(records) == 2
+
+
+@pytest.mark.parametrize("suffix", but(("mkv",), tuple(READ)))
+def test_a_film_that_is_read_on_has_none(suffix: str, tmp_path: Path) -> None:
+    path = tmp_path / f"joined.{suffix}"
+    path.write_bytes(film(tmp_path, suffix, READ[suffix]) * 2)
+    records = curated(path, tmp_path / "out", spans={"min_clip_s": 0.5})
+    assert sum(record.frames for record, _ in records) == 100
+    assert BEHIND not in {record.reason for record, _ in records}
+
+
+def test_fragmented_films_that_were_joined_fail(tmp_path: Path) -> None:
+    path = tmp_path / "a.mp4"
+    data = film(tmp_path, "mp4", "-c:v libx264 -an -movflags frag_keyframe+empty_moov+default_base_moof -g 5")
+    path.write_bytes(data * 2)
+    ((record, _),) = curated(path, tmp_path / "out")
+    assert record.state == "failed"
+    assert record.reason.startswith("is several fragmented films joined")
