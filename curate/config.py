@@ -122,7 +122,7 @@ class SourceStageConfig(BaseModel, frozen=True, extra="forbid"):
             the ledger notices.
     """
 
-    REVISION: ClassVar = 26
+    REVISION: ClassVar = 27
 
     probe: ProbeConfig = ProbeConfig()
     shots: ShotConfig = ShotConfig()
