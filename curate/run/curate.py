@@ -17,7 +17,7 @@ from reelweave.curate.ledger.ledger import LEDGER, Ledger, digest_of
 from reelweave.curate.ledger.redo import begin_redo, end_redo
 from reelweave.curate.run.driver import Driver
 from reelweave.curate.run.outlook.work import may_be_older, sentences, work_of
-from reelweave.curate.run.reference_sets import fingerprints
+from reelweave.curate.run.reference_sets import ReferenceSets
 from reelweave.curate.run.runners.progress import Progress, finish_status
 from reelweave.curate.run.shard import STAGE as SHARD
 from reelweave.curate.run.shard import revisions_of
@@ -185,7 +185,7 @@ def asked_for(inputs: Sequence[str], storage: Storage, config: CurateConfig, upd
         "inputs": list(inputs),
         "sources": _sources_digest(sources),
     }
-    if reference_digests := fingerprints(config):
+    if reference_digests := ReferenceSets.of(config).fingerprints():
         settings["others"] = reference_digests
     stages = model_stages(config)
     if models := model_digests(stages, ledger):

@@ -16,7 +16,7 @@ from reelweave.curate.ledger.ledger import Ledger
 from reelweave.curate.ledger.records import Record, SourceSummary
 from reelweave.curate.run.clip_arrays import ClipArrays
 from reelweave.curate.run.dedup_input import dedup_clips, model_vectors
-from reelweave.curate.run.reference_sets import known
+from reelweave.curate.run.reference_sets import ReferenceSets
 from reelweave.curate.run.stages.clip_stages import ClipStage
 from reelweave.curate.run.stages.footage import MatchMany
 from reelweave.curate.run.stages.model_stages import judge_of, model_stages
@@ -331,7 +331,7 @@ class CurationState:
         del twins
         outside: Mapping[str, tuple[str, Duplicate]] = {}
         if self.config.dedup.evaluation or self.config.dedup.older:
-            outside = known(self._dedup_clips(remaining, clips), self.config)
+            outside = ReferenceSets.of(self.config).known(self._dedup_clips(remaining, clips))
             remaining = remaining.where(
                 ~mask_of(pc.is_in(remaining.keys, value_set=pa.array(list(outside), pa.string())))
             )
