@@ -171,7 +171,7 @@ class Shape:
 
     @property
     def kind(self) -> tuple[int, ...]:
-        """What all pictures of one clip have in common."""
+        """Values that are the same for all pictures of a clip."""
         return self.width, self.height, self.bits, self.transfer, self.matrix
 
     def change_to(self, other: Shape) -> str:

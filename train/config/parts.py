@@ -33,7 +33,7 @@ class ModulesConfig(NamedTuple):
 
 
 class LossConfig(NamedTuple):
-    """What determines the loss of a sample beside weights: `reelweave.train.step.losses.losses`."""
+    """Values that determine a sample's loss beside weights: `reelweave.train.step.losses.losses`."""
 
     objective: Objective
     first_frames: FirstFramesConfig | None

@@ -24,7 +24,7 @@ from reelweave.train.loop.logs.log import MetricLog
 from reelweave.train.loop.logs.metrics import StepMetrics
 from reelweave.train.loop.logs.scalars import open_scalars
 from reelweave.train.loop.processes import Processes, enter
-from reelweave.train.loop.resume import DATASETS, Outside, resume, seed_step
+from reelweave.train.loop.resume import DATASETS, ExternalFiles, resume, seed_step
 from reelweave.train.loop.task import TrainingTask
 from reelweave.train.measure.flops import utilisation
 from reelweave.train.measure.peak_flops import peak_flops_per_s
@@ -158,7 +158,7 @@ class TrainingLoop(ABC, Generic[Config]):
         config, world = self._config, processes.ranks.world
         total_steps = config.schedule.total_steps
         checkpoints = Checkpoints(self._storage, config.checkpoint, world, task.state())
-        outside = Outside(self._base, self._parts)
+        outside = ExternalFiles(self._base, self._parts)
         done = resume(checkpoints, self._stream, config, outside, world)
         checkpoints.reserve()
         self._out.mkdir(parents=True, exist_ok=True)
@@ -207,7 +207,7 @@ class _Steps(Generic[Config]):
         checkpoints: Checkpoints,
         log: MetricLog,
         peak: float | None,
-        outside: Outside = Outside(),  # noqa: B008 - a tuple
+        outside: ExternalFiles = ExternalFiles(),  # noqa: B008 - a tuple
     ) -> None:
         self._config: Config = config
         self._stream, self._task = stream, task

@@ -34,8 +34,8 @@ _SAME_RATE = 0.1
 _log = logging.getLogger(__name__)
 
 
-class Outside(NamedTuple):
-    """What a run depends on and its checkpoints do not hold.
+class ExternalFiles(NamedTuple):
+    """Files that a run depends on and that its checkpoints name by digest only.
 
     Attributes:
         base: weights under the adapters; None: there are none.
@@ -50,7 +50,7 @@ def resume(
     checkpoints: Checkpoints,
     stream: BatchStream,
     config: TrainConfig | VaeTrainConfig,
-    outside: Outside = Outside(),  # noqa: B008 - a tuple
+    outside: ExternalFiles = ExternalFiles(),  # noqa: B008 - a tuple
     world: World = ALONE,
 ) -> int:
     """Restore tensors and stream from the latest checkpoint; returns the number of finished steps, 0 without one.
@@ -84,7 +84,7 @@ def resume(
 
 
 def _compare(
-    uri: str, state: CheckpointState, config: TrainConfig | VaeTrainConfig, outside: Outside
+    uri: str, state: CheckpointState, config: TrainConfig | VaeTrainConfig, outside: ExternalFiles
 ) -> None:
     check_base(uri, state.base, outside.base)
     check_parts(uri, state.frozen, outside.parts, config.checkpoint.changed_parts)

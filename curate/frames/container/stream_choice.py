@@ -26,7 +26,7 @@ _ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", 
 
 @dataclass(frozen=True)
 class SoundChoice:
-    """Sound of a film.
+    """Sound track that clips take, and the reason.
 
     Attributes:
         stream: Stream that clips take, or None for none.

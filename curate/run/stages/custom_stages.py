@@ -42,7 +42,7 @@ def stage_name(name: str) -> str:
 
 
 class CustomModelStage(ModelStage):
-    """The stage of a user.
+    """Stage over clips from a user's class.
 
     Args:
         name: Name in the configuration.

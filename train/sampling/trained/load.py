@@ -152,7 +152,7 @@ def trained_weights(
 
 
 class Adapters(NamedTuple):
-    """Adapters of a file.
+    """LoRA adapters as a file stores them.
 
     Attributes:
         config: their rank, scale and layers.
