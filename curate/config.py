@@ -122,7 +122,7 @@ class SourceStageConfig(BaseModel, frozen=True, extra="forbid"):
             the ledger notices.
     """
 
-    REVISION: ClassVar = 27
+    REVISION: ClassVar = 28
 
     probe: ProbeConfig = ProbeConfig()
     shots: ShotConfig = ShotConfig()

@@ -32,6 +32,7 @@ _MOST_STEPS = 0.02  # share of packets that step back above which stamps say not
 _NEAR_S = 5.0  # maximum distance of sound from its pictures in a file
 _COMPARED_S = 10.0  # file order before and after a step
 _AGREES, _AGREES_S = 0.4, 1.0  # share of a step, and seconds, by which the order of the file may differ
+_SHORT, _SHORT_S = 0.02, 1.0  # share of a film, and seconds, by which its sound may end before its pictures
 _ENDS, _ENDS_S = 0.25, 0.5  # share of a step, and seconds, by which sound and pictures may end apart
 
 Seconds = NDArray[np.float64]
@@ -165,6 +166,21 @@ def repaired_sound(stamps: SoundStamps, line: FrameTimes, begin_s: float) -> Sou
     offsets = tuple(_offsets(pictures, together, sound, line, alone))
     ticks = tuple((packet, round(seconds / stamps.tick_s)) for packet, seconds in shifts)
     return SoundClock(ticks, offsets, stamps.pictures)
+
+
+def is_short(stamps: SoundStamps, line: FrameTimes, begin_s: float) -> bool:
+    """Return whether sound ends clearly before its pictures, by stamps that need no repair.
+
+    Args:
+        stamps: Stamps of the sound, noted in a whole pass.
+        line: Timeline of the pictures.
+        begin_s: Stamp of the first frame in seconds.
+    """
+    ends_s = line.times_s[-1]
+    if not len(stamps.pts):
+        return True
+    heard_s = (max(stamps.pts) + stamps.durations[-1]) * stamps.tick_s - begin_s
+    return bool(ends_s - heard_s > max(_SHORT_S, _SHORT * ends_s))
 
 
 def _picture_steps(line: FrameTimes) -> Iterator[_Step]:

@@ -171,6 +171,13 @@ def further_span(timeline: FrameTimes) -> Span:
     return Span(timeline.frames, timeline.frames, end_s, end_s, fault, "failed", "decode")
 
 
+def unread_span(timeline: FrameTimes, error: str) -> Span:
+    """Return the span, without a length that is known, of what an error of the container keeps from being read."""
+    end_s = float(timeline.times_s[-1])
+    fault = f"reading ends before the end of the file: {error}"
+    return Span(timeline.frames, timeline.frames, end_s, end_s, fault, "failed", "decode")
+
+
 def usual_longest_s(timeline: FrameTimes, config: SpanConfig) -> float:
     """Return `longest_hold_s` of a source."""
     return longest_hold_s(config, float(np.median(np.diff(timeline.times_s))))

@@ -31,7 +31,14 @@ from reelweave.curate.source_pass.part_scan import CHANGES, PartSignals
 from reelweave.curate.source_pass.part_store import Arrays, PartStore
 from reelweave.curate.source_pass.parts import Part
 from reelweave.curate.source_pass.sampling import FrameStats
-from reelweave.curate.source_pass.scan import Decoded, check_order, detector_for, shots, stitch_for
+from reelweave.curate.source_pass.scan import (
+    SHORT_SOUND,
+    Decoded,
+    check_order,
+    detector_for,
+    shots,
+    stitch_for,
+)
 from reelweave.curate.sources.segments import Segment
 
 JOIN = "join"
@@ -211,7 +218,7 @@ def join(
         tags_of(header),
         begin_pts,
         tuple(joiner.firsts),
-        remark,
+        "; ".join(filter(None, [remark, SHORT_SOUND if decoded.is_short_of_sound(line) else ""])),
     )
     check_wanted([span for span in merged.spans if span.fault is None], merged, config)
     return merged

@@ -20,7 +20,13 @@ from reelweave.curate.frames.interlace import CombMeter, FieldOrder
 from reelweave.curate.frames.perceptual import PICTURE
 from reelweave.curate.frames.picture import Geometry, Shape, geometry, size_at
 from reelweave.curate.frames.probe import Probe, probe, too_long
-from reelweave.curate.frames.sound_clock import NotingDemuxer, SoundClock, SoundStamps, repaired_sound
+from reelweave.curate.frames.sound_clock import (
+    NotingDemuxer,
+    SoundClock,
+    SoundStamps,
+    is_short,
+    repaired_sound,
+)
 from reelweave.curate.frames.source import SourceError, open_video, without_frames
 from reelweave.curate.frames.telecine import FieldDifferences, Pulldown, inverted
 from reelweave.curate.shots import ShotDetector, Transition, make_detector
@@ -37,6 +43,7 @@ _NEVER_S = 1e9
 
 TRANSPARENT = "transparent pixels shown over black"
 DEINTERLACED = "interlaced without a mark; deinterlaced"
+SHORT_SOUND = "the sound of its source ends before the pictures"
 PARTLY_COMBED = "parts of its source are interlaced without a mark; left as they are"
 
 
@@ -56,6 +63,7 @@ class Scan:
     begin_pts: int | None = None
     remark: str = ""
     further: bool = False  # another film lies behind this one
+    ended_by: str | None = None  # error of the container at which reading ended
 
 
 @dataclass(frozen=True)
@@ -129,10 +137,18 @@ class Decoded:
 
     def sound_clock(self, line: FrameTimes) -> SoundClock | None:
         """Return the repaired clock of the sound, or None where its stamps are right."""
+        return repaired_sound(self.sound, line, self._begin_s())
+
+    def is_short_of_sound(self, line: FrameTimes) -> bool:
+        """Return whether a film has sound that ends before its pictures; a clock that was repaired tells nothing."""
+        if not self.sound.tick_s or line.shifts_s is not None:
+            return False
+        return is_short(self.sound, line, self._begin_s())
+
+    def _begin_s(self) -> float:
         # AVI stores decoding times instead of display times.
         stamped = self.pts[0] is not None and self.probe.container != "avi"
-        begin = self.pts[0] if stamped else self.start_time
-        return repaired_sound(self.sound, line, float((begin or 0) * self.time_base))
+        return float(((self.pts[0] if stamped else self.start_time) or 0) * self.time_base)
 
 
 def shots(
@@ -270,8 +286,10 @@ def _scan(file: BinaryIO, config: SourceStageConfig, segments: Sequence[Segment]
                 comb is not None and not decoder.interlaced and comb.some(),
                 decoder.transparent,
                 left_out(container, choice),
+                decoded.is_short_of_sound(line),
             ),
             begins_behind(file, header.container, decoder.last_packet),
+            decoder.ended_by,
         )
 
 
@@ -283,13 +301,13 @@ def check_order(file: BinaryIO) -> None:
         )
 
 
-def _remark(line: FrameTimes, combed: bool, transparent: bool, others: str) -> str:
+def _remark(line: FrameTimes, combed: bool, transparent: bool, others: str, short: bool) -> str:
     """Return in words what is done to pictures without a mark that asks for it, or left undone, and what is kept."""
     remarks = [TRANSPARENT] if transparent else []
     if line.unmarked is not None:
         remarks.append(DEINTERLACED)
     elif combed and line.pulldown is None:
         remarks.append(PARTLY_COMBED)
-    if others:
-        remarks.append(others)
+    remarks += [others] if others else []
+    remarks += [SHORT_SOUND] if short else []
     return "; ".join(remarks)

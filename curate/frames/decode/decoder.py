@@ -63,6 +63,7 @@ class Decoder:
         self._shown = 0
         self._last_packet = -1, 0
         self._interlaced = 0
+        self._ended_by: str | None = None
         self._errors = 0
         self._broken_since: int | None = None
         self._reason = ""  # of the damage in work, where it is another than its errors
@@ -99,6 +100,11 @@ class Decoder:
     def last_packet(self) -> tuple[int, int]:
         """Offset and size in bytes of the packet that was read last; -1 and 0 where they are not known."""
         return self._last_packet
+
+    @property
+    def ended_by(self) -> str | None:
+        """Words on the error of the container at which reading ended, or None where it came to its end."""
+        return self._ended_by
 
     @property
     def shapes(self) -> tuple[Shape, ...]:
@@ -187,6 +193,9 @@ class Decoder:
         except (av.error.FFmpegError, OSError) as error:
             refuse_shortage(error)
             self._break()
+            self._ended_by = (
+                f"{getattr(error, 'strerror', None) or error} (behind byte {sum(self._last_packet)})"
+            )
         if self._shown and self._lost.at_end():
             self._break_before()
 

@@ -66,3 +66,23 @@ def test_fragmented_films_that_were_joined_fail(tmp_path: Path) -> None:
     ((record, _),) = curated(path, tmp_path / "out")
     assert record.state == "failed"
     assert record.reason.startswith("is several fragmented films joined")
+
+
+@pytest.mark.parametrize("suffix", but(("mp4",), ("mp4", "flv", "wmv", "ogv")))
+def test_what_writers_put_behind_a_film_is_none(suffix: str, tmp_path: Path) -> None:
+    path = tmp_path / f"tagged.{suffix}"
+    box = b"\0\0\x20\0free" + bytes(0x2000 - 8) + b"\0\0\x08\0uuid" + bytes(0x800 - 8)
+    tags = b"TAG" + b"title".ljust(125, b"\0") + b"ID3\x04\0\0\0\0\x10\0" + bytes(2048)
+    path.write_bytes(film(tmp_path, suffix, UNREAD[suffix]) + (box + tags if suffix == "mp4" else tags))
+    ((record, _),) = curated(path, tmp_path / "out", spans={"min_clip_s": 0.5})
+    assert (record.state, record.frames, record.reason) == ("kept", 50, "")
+
+
+def test_an_error_of_the_container_that_ends_the_reading_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "film.y4m"
+    data = b"FRAME\n".join(film(tmp_path, "y4m", "-pix_fmt yuv420p -an").split(b"FRAME\n")[:31])
+    path.write_bytes(data + b"NO FRAME\n")
+    (one, _), (rest, _) = curated(path, tmp_path / "out", spans={"min_clip_s": 0.5})
+    assert (one.state, one.frames, rest.state, rest.stage) == ("kept", 30, "failed", "decode")
+    assert rest.reason.startswith("reading ends before the end of the file: Invalid data")
+    assert rest.reason.endswith(f"(behind byte {len(data)})")

@@ -29,3 +29,11 @@ def test_sound_and_pictures_go_on_behind_a_lap_of_the_clock(before_s: float, tmp
     assert Fraction(begin + samples.shape[1], rate) > Fraction(39, 10)
     loudness = np.abs(samples[0, 4096 : 3 * rate + 4096]).reshape(-1, 300).max(1)
     assert loudness.min() > 0.5  # nowhere silent
+
+
+def test_sound_that_ends_before_the_pictures_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "short.mp4"
+    words = "-f lavfi -i testsrc2=s=160x128:r=25:d=4 -f lavfi -i sine=d=2.5 -c:v libx264 -pix_fmt yuv420p -y"
+    ffmpeg([*words.split(), str(path)])
+    ((record, _),) = curated(path, tmp_path / "out", stitch={"enabled": False})
+    assert (record.state, record.reason) == ("kept", "the sound of its source ends before the pictures")
