@@ -122,7 +122,7 @@ class SourceStageConfig(BaseModel, frozen=True, extra="forbid"):
             the ledger notices.
     """
 
-    REVISION: ClassVar = 28
+    REVISION: ClassVar = 29
 
     probe: ProbeConfig = ProbeConfig()
     shots: ShotConfig = ShotConfig()

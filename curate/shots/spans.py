@@ -164,10 +164,13 @@ def missing_span(timeline: FrameTimes, promised_s: float | None) -> list[Span]:
     return []
 
 
-def further_span(timeline: FrameTimes) -> Span:
-    """Return the span, without a length that is known, of what lies behind the film in its file."""
+def further_span(timeline: FrameTimes, begins: int) -> Span:
+    """Return the span, without a length that is known, of a film behind this one, by its first byte or 0."""
     end_s = float(timeline.times_s[-1])
-    fault = "another film lies behind this one in the file and is not read, as in players; split the file"
+    where, how = (
+        (f" (from byte {begins} on)", f", as by `tail -c +{begins + 1} FILE`") if begins else ("", "")
+    )
+    fault = f"another film lies behind this one in the file{where} and is not read, as in players; split the file{how}"
     return Span(timeline.frames, timeline.frames, end_s, end_s, fault, "failed", "decode")
 
 

@@ -177,8 +177,8 @@ class CutSource:
                 config.cut,
                 config.spans,
             )
-        if scanned.further:
-            parts = [*parts, further_span(scanned.timeline)]
+        if scanned.further is not None:
+            parts = [*parts, further_span(scanned.timeline, scanned.further)]
         elif scanned.ended_by and not missing_span(scanned.timeline, promised_s):
             parts = [*parts, unread_span(scanned.timeline, scanned.ended_by)]
         records = self.planned(source, sha256_of(file), parts)

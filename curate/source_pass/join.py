@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from reelweave.curate.config import SourceStageConfig
 from reelweave.curate.frames.budget import check_pixels
-from reelweave.curate.frames.container.further_film import further_film
+from reelweave.curate.frames.container.further_film import unread_from
 from reelweave.curate.frames.container.stream_choice import SoundChoice, choose_sound, left_out
 from reelweave.curate.frames.frame_times import FrameTimes
 from reelweave.curate.frames.picture import Geometry, geometry
@@ -205,8 +205,8 @@ def join(
         parts = listed_spans(line, transitions, decoded.promised_s(line), config.spans, segments)
     else:
         parts = spans(line, transitions, decoded.promised_s(line), config.spans)
-    if further_film(file) is not None:  # parts may be of MP4 and Matroska, which is read on
-        parts = [*parts, further_span(line)]
+    if (begins := unread_from(file)) is not None:  # parts may be of MP4 and Matroska, which is read on
+        parts = [*parts, further_span(line, begins)]
     merged = Joined(
         line,
         tuple(parts),

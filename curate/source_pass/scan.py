@@ -62,7 +62,7 @@ class Scan:
     packets: NotedPackets | None = None
     begin_pts: int | None = None
     remark: str = ""
-    further: bool = False  # another film lies behind this one
+    further: int | None = None  # byte at which another film begins behind this one, or 0
     ended_by: str | None = None  # error of the container at which reading ended
 
 

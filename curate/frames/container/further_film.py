@@ -39,8 +39,15 @@ def further_film(file: BinaryIO) -> Literal["unread", "tangled"] | None:
     return "tangled" if before is not None and behind <= before else None
 
 
-def begins_behind(file: BinaryIO, container: str, last_packet: tuple[int, int]) -> bool:
-    """Return whether another film begins behind the last packet that was read, or is taken for that packet.
+def unread_from(file: BinaryIO) -> int | None:
+    """Return the byte at which an unread film begins in MP4 or MOV, 0 where only its index tells it; None if none."""
+    if further_film(file) != "unread":
+        return None
+    return next((offset for kind, offset, _ in boxes(file) if kind == b"ftyp" and offset), 0)
+
+
+def begins_behind(file: BinaryIO, container: str, last_packet: tuple[int, int]) -> int | None:
+    """Return the byte at which a film begins behind the last packet that was read, or as that packet; None if none.
 
     Args:
         file: File of the film.
@@ -48,14 +55,15 @@ def begins_behind(file: BinaryIO, container: str, last_packet: tuple[int, int]) 
         last_packet: Offset and size of the last packet, bytes; the offset is negative where it is not known.
     """
     if container.startswith("mov,"):
-        return further_film(file) == "unread"
+        return unread_from(file)
     beginning, (offset, size) = _BEGINNINGS.get(container), last_packet
     if beginning is None or offset < 0:
-        return False
-    file.seek(max(1, offset - _BESIDE))
-    beside = file.read(2 * _BESIDE)
-    file.seek(offset + size)
-    return beginning.search(beside) is not None or beginning.search(file.read(_BEHIND)) is not None
+        return None
+    for begin, length in ((max(1, offset - _BESIDE), 2 * _BESIDE), (offset + size, _BEHIND)):
+        file.seek(begin)
+        if match := beginning.search(file.read(length)):
+            return begin + match.start()
+    return None
 
 
 def _fragment_time(file: BinaryIO, found: list[tuple[bytes, int, int]]) -> int | None:
