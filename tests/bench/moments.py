@@ -27,7 +27,7 @@ CASES = [(decay, row) for decay in (0.99, 0.999) for row in (1024, 256)]
 
 def ours(moments: str) -> Callable[[dict[str, nn.Parameter], tuple[float, float]], torch.optim.Optimizer]:
     return lambda weights, betas: build_optimizer(
-        OptimizerConfig(lr=1e-2, betas=betas, moments=moments), weights
+        OptimizerConfig(lr=1e-2, betas=betas, moments=moments), weights, weights
     )
 
 

@@ -11,7 +11,10 @@ Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
 class OptimizerConfig(Settings):
-    """AdamW; weight decay acts on matrices only."""
+    """AdamW; weight decay acts on the weights of linear, convolution and embedding layers.
+
+    Biases, gains of norms, tables of scales and shifts, and learned positions are not decayed.
+    """
 
     lr: float = Field(1e-3, gt=0, description="learning rate after the warm-up")
     betas: tuple[Decay, Decay] = Field((0.9, 0.99), description="decay rates of the two moment averages")
@@ -20,8 +23,8 @@ class OptimizerConfig(Settings):
     grad_clip: float = Field(1.0, gt=0, description="largest norm of the whole gradient")
     moments: Literal["float32", "bfloat16", "8bit"] = Field(
         "float32",
-        description="dtype of the stored moment averages: 8 bytes a weight, 4, or 2 (8bit: matrices only, vectors stay"
-        " float32)",
+        description="dtype of the stored moment averages: 8 bytes a weight, 4, or 2 (8bit: vectors, and tensors with"
+        " rows of fewer than 64 values, stay float32)",
     )
 
 

@@ -97,7 +97,7 @@ class LpipsConfig(TermConfig):
 
 
 class DiscriminatorOptimizerConfig(OptimizerConfig):
-    """AdamW of the discriminator; weight decay acts on matrices only."""
+    """AdamW of the discriminator; weight decay acts on the weights of convolutions."""
 
     lr: float = Field(1e-4, gt=0, description="learning rate after the warm-up")
     betas: tuple[Decay, Decay] = Field((0.5, 0.9), description="decay rates of the two moment averages")
@@ -153,7 +153,10 @@ class LossesConfig(Settings):
 
 
 class VaeOptimizerConfig(OptimizerConfig):
-    """AdamW of the tokenizer; weight decay acts on matrices only."""
+    """AdamW of the tokenizer; weight decay acts on the weights of linear and convolution layers.
+
+    Biases and gains of norms are not decayed.
+    """
 
     lr: float = Field(1e-5, gt=0, description="learning rate after the warm-up")
     weight_decay: float = Field(0.0, ge=0, description="decay per unit of learning rate")

@@ -1,6 +1,6 @@
 """AdamW, and its state as named tensors."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import torch
@@ -13,16 +13,23 @@ STATE = ("step", "exp_avg", "exp_avg_sq")
 """Names of a weight's state; moments of 8 bits have scales beside them."""
 
 
-def build_optimizer(config: OptimizerConfig, parameters: Mapping[str, torch.Tensor]) -> torch.optim.Optimizer:
-    """Build AdamW with weight decay on matrices only, not on vectors (biases, scales of norms).
+def build_optimizer(
+    config: OptimizerConfig, parameters: Mapping[str, torch.Tensor], decayed: Collection[str]
+) -> torch.optim.Optimizer:
+    """Build AdamW with weight decay on some of the parameters.
 
     Gradients and state exist from the start, as zeros, so that ranks exchange, and checkpoints hold, the same
     tensors at any step. On a GPU one kernel updates many weights (``fused``), and the step count lies there, too.
+
+    Args:
+        config: configuration of the optimizer.
+        parameters: trained parameters by name.
+        decayed: names of those that are decayed, as of `reelweave.train.step.weight_decay.decayed_weights`.
     """
     groups: list[dict[str, Any]] = [
-        {"params": [parameter for parameter in parameters.values() if parameter.ndim >= 2]},
+        {"params": [parameter for name, parameter in parameters.items() if name in decayed]},
         {
-            "params": [parameter for parameter in parameters.values() if parameter.ndim < 2],
+            "params": [parameter for name, parameter in parameters.items() if name not in decayed],
             "weight_decay": 0.0,
         },
     ]

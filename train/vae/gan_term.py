@@ -39,7 +39,7 @@ class GanTerm:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             self.discriminator = PatchDiscriminator(config.channels, config.layers).to(device)
-        self.trainable = Trainable(dict(self.discriminator.named_parameters()), config.optimizer)
+        self.trainable = Trainable(self.discriminator, config.optimizer)
         self._ratio = torch.zeros((), device=device)
         self._usual_2 = torch.zeros(2, device=device)
 

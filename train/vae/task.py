@@ -71,7 +71,7 @@ class VaeTask:
         self.data = world
         self.vae = VideoVae(config.model, config.seed).to(device).train()
         self._objective = ReconstructionLoss(config.losses, self.vae).to(device)
-        self._trainable = Trainable(self.vae.trained(), config.optimizer)
+        self._trainable = Trainable(self.vae.vae, config.optimizer)
         self.weights = self._trainable.weights
         gan = config.losses.gan
         self._gan_term = GanTerm(gan, config.seed, device) if gan else None

@@ -1,6 +1,6 @@
 """Trainable network, VAE or discriminator: replicated weights whose gradients are summed once per step."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 
 import torch
 from torch import nn
@@ -8,23 +8,24 @@ from torch import nn
 from reelweave.train.config.optimizer import OptimizerConfig
 from reelweave.train.distributed.world import World
 from reelweave.train.step.optimizer import build_optimizer, state_tensors
+from reelweave.train.step.weight_decay import decayed_weights
 
 
 class Trainable:
     """Weights, gradients and optimizer of one network, the same on all ranks.
 
     Args:
-        weights: trained parameters by name.
+        network: network, whose parameters that need a gradient are trained.
         config: configuration of the optimizer.
 
     Attributes:
         weights: weights by name.
     """
 
-    def __init__(self, weights: Mapping[str, nn.Parameter], config: OptimizerConfig) -> None:
-        self.weights = dict(weights)
+    def __init__(self, network: nn.Module, config: OptimizerConfig) -> None:
+        self.weights = {name: weight for name, weight in network.named_parameters() if weight.requires_grad}
         self._config = config
-        self._optimizer = build_optimizer(config, self.weights)
+        self._optimizer = build_optimizer(config, self.weights, decayed_weights(network))
 
     def begin(self, lr: float, resting: Collection[str] = ()) -> None:
         """Begin a step with zero gradients, so that all ranks have the same ones whatever their clips use.

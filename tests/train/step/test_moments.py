@@ -25,7 +25,7 @@ def trained(moments: str, steps: int) -> tuple[dict[str, nn.Parameter], torch.op
     """Return weights behind noisy steps: gradients of a row span three decades, and shrink to a fifth halfway."""
     weights, drawn = weights_of(), torch.Generator().manual_seed(1)
     config = OptimizerConfig(lr=1e-2, betas=(0.9, 0.999), moments=moments)
-    optimizer = build_optimizer(config, weights)
+    optimizer = build_optimizer(config, weights, {"matrix"})
     for step in range(steps):
         for weight in weights.values():
             noise = torch.randn(weight.shape, generator=drawn) * (1.0 if step < steps // 2 else 0.2)
@@ -75,7 +75,7 @@ def test_eight_bits_round_to_the_nearest_of_their_map_whatever_the_size(signed: 
 @pytest.mark.parametrize(("moments", "bytes_a_weight"), [("float32", 8), ("bfloat16", 4), ("8bit", 2.1)])
 def test_states_take_what_they_should(moments: str, bytes_a_weight: float) -> None:
     weights = {"matrix": nn.Parameter(torch.zeros(8, 1024)), "vector": nn.Parameter(torch.zeros(8))}
-    state = state_tensors(build_optimizer(OptimizerConfig(moments=moments), weights), weights)
+    state = state_tensors(build_optimizer(OptimizerConfig(moments=moments), weights, weights), weights)
     of_matrix = sum(tensor.nbytes for name, tensor in state.items() if name.startswith("matrix.exp"))
     assert of_matrix <= bytes_a_weight * weights["matrix"].numel()
     assert all(tensor.shape[0] == 8 for name, tensor in state.items() if not name.endswith(".step"))
@@ -87,7 +87,7 @@ def test_an_update_takes_no_more_than_it_says_and_no_bucket_more_than_the_larges
 ) -> None:
     monkeypatch.setattr(adamw, "BUCKET_VALUES", 20_000)
     weights = {str(rows): nn.Parameter(torch.zeros(rows, 128)) for rows in (40, 60, 80, 300)}
-    optimizer = build_optimizer(OptimizerConfig(moments=moments), weights)
+    optimizer = build_optimizer(OptimizerConfig(moments=moments), weights, weights)
     with LiveMemory() as memory:
         optimizer.step()
         peak = memory.peak
@@ -99,7 +99,7 @@ def test_an_update_takes_no_more_than_it_says_and_no_bucket_more_than_the_larges
 def test_a_copied_state_goes_on_to_the_bit_and_weights_without_gradient_rest(moments: str) -> None:
     weights, optimizer = trained(moments, 3)
     others = weights_of()
-    again = build_optimizer(OptimizerConfig(lr=1e-2, betas=(0.9, 0.999), moments=moments), others)
+    again = build_optimizer(OptimizerConfig(lr=1e-2, betas=(0.9, 0.999), moments=moments), others, {"matrix"})
     copied = state_tensors(again, others)
     for name, tensor in state_tensors(optimizer, weights).items():
         copied[name].copy_(tensor)
@@ -122,7 +122,7 @@ def test_weights_in_float64_and_without_rows_are_updated(moments: str) -> None:
         "wide": nn.Parameter(torch.ones(2, 128, dtype=torch.float64)),
         "none": nn.Parameter(torch.zeros(0, 128)),
     }
-    optimizer = build_optimizer(OptimizerConfig(lr=0.5, weight_decay=0, moments=moments), weights)
+    optimizer = build_optimizer(OptimizerConfig(lr=0.5, weight_decay=0, moments=moments), weights, ())
     weights["wide"].grad.fill_(math.pi)
     optimizer.step()
     # The first step is the learning rate, whatever the gradient.

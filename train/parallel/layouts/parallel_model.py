@@ -24,6 +24,7 @@ from reelweave.train.parallel.rank_grid import CONTEXT
 from reelweave.train.step.losses import Losses, losses
 from reelweave.train.step.optimizer import build_optimizer, state_tensors
 from reelweave.train.step.squared_errors import SquaredErrors, whole_model_errors
+from reelweave.train.step.weight_decay import decayed_weights
 
 
 class StepExecutor(Protocol):
@@ -77,7 +78,7 @@ class ParallelModel:
         self.errors = PipelineErrors(errors, ranks) if staged else errors
         self._wholes = dict(wholes or bundle.trained())
         self.weights = {name: pieces.local(parameter) for name, parameter in self._wholes.items()}
-        self.optimizer = build_optimizer(config.optimizer, self.weights)
+        self.optimizer = build_optimizer(config.optimizer, self.weights, decayed_weights(bundle))
         replicated = {name: self.weights[name] for name in self._summed_whole()}
         self._buckets = GradientBuckets(replicated, self._wholes, ranks.along(*SUMMED))
         for name, parameter in self._wholes.items():
