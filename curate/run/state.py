@@ -92,8 +92,9 @@ class CurationState:
         models: Mapping[str, str],
     ) -> None:
         self.config, self.ledger, self.dataset = config, ledger, dataset
-        self._down = TakeDowns(tuple(dataset.manifest.removals) if dataset is not None else ())
         by_uri = {source.uri: source for source in sources}
+        removals = dataset.manifest.removals if dataset is not None else ()
+        self._down = TakeDowns(tuple(removals)).of_older_names(by_uri)
         self.listed = [by_uri[uri] for uri in sorted(by_uri)]
         self._uris = [source.uri for source in self.listed]
         self._removed = [uri for uri in self._uris if uri in self._down.sources]

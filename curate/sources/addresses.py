@@ -85,13 +85,16 @@ def looked_up(address: str, look: Callable[[], ObjectInfo | None]) -> SourceRef:
 
 def source_at(uri: str, info: ObjectInfo) -> SourceRef:
     """Return the source at an address that exists."""
-    public = shown(uri)
-    return SourceRef(public, info.size, info.version, address=uri if is_web(uri) and public != uri else "")
+    return SourceRef(shown(uri), info.size, info.version, address=_secret_address(uri))
 
 
 def lost_source(address: str, fault: str, undone: bool = False) -> SourceRef:
     """Return the source of an address that cannot be opened."""
-    return SourceRef(shown(address), 0, "", fault=fault, undone=undone)
+    return SourceRef(shown(address), 0, "", fault=fault, undone=undone, address=_secret_address(address))
+
+
+def _secret_address(uri: str) -> str:
+    return uri if is_web(uri) and shown(uri) != uri else ""
 
 
 def with_sidecars_beside(

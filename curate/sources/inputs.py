@@ -53,7 +53,7 @@ def list_sources(
 
     Raises:
         UsageError: An input does not exist, nothing of a list can be read, there is no source at all, or two entries
-            contradict each other.
+            contradict each other, or two addresses of one name lead to different files.
         RunError: A storage failed, or a web address among the inputs cannot be read.
     """
     inputs = list(inputs)
@@ -62,6 +62,8 @@ def list_sources(
         for source, entry in _expand(text, config, tell):
             merged.add(source, entry)
     sources = merged.sources()
+    for note in merged.notes():
+        tell(note)
     if not sources and all(PurePosixPath(text).suffix.lower() in LIST_SUFFIXES for text in inputs):
         raise UsageError(f"list {', '.join(map(shown, inputs))} names no source; it is empty")
     if not sources:

@@ -6,6 +6,7 @@ from typing import Any
 
 from reelweave.curate.sources.segments import MAX_SEGMENTS, Segment, from_stored, ordered, stored
 from reelweave.loader.errors import UsageError
+from reelweave.loader.text import counted
 
 _SHOWN_CHARS = 60
 
@@ -83,6 +84,7 @@ class NamedSources:
     def __init__(self) -> None:
         self._sources: dict[str, SourceRef] = {}
         self._segments: dict[str, list[Segment]] = {}
+        self._other_addresses: set[str] = set()
 
     def add(self, source: SourceRef, entry: str) -> None:
         """Add a source, or what another input says of a known one.
@@ -97,6 +99,9 @@ class NamedSources:
         earlier = self._sources.setdefault(source.uri, source)
         if earlier is source:
             return
+        if _address_of(earlier) != _address_of(source):
+            self._other_addresses.add(source.uri)
+            earlier = _opened_by(earlier, source, entry)
         if (earlier.caption or source.caption) and (earlier.segments or source.segments):
             raise UsageError(
                 f"list {entry}, column caption: one entry captions {source.uri} as a whole"
@@ -116,9 +121,43 @@ class NamedSources:
         """Return all sources, sorted by URI, their segments sorted by their spans."""
         return [self._whole(self._sources[uri]) for uri in sorted(self._sources)]
 
+    def notes(self) -> list[str]:
+        """Return sentences on what entries share although they differ."""
+        if not self._other_addresses:
+            return []
+        films = counted(len(self._other_addresses), "film is", "films are")
+        return [
+            f"{films} named by several addresses that differ in user, password or signature alone, the first one"
+            f" {min(self._other_addresses)}: each counts once"
+        ]
+
     def _whole(self, source: SourceRef) -> SourceRef:
         segments = self._segments.get(source.uri, source.segments)
         return replace(source, segments=ordered(segments)) if segments else source
+
+
+def _address_of(source: SourceRef) -> str:
+    return source.location.partition("#")[0]  # servers do not get the fragment
+
+
+def _opened_by(earlier: SourceRef, source: SourceRef, entry: str) -> SourceRef:
+    """Return a known source with the address of another entry, if only that one can be opened.
+
+    Raises:
+        UsageError: The addresses lead to different files.
+    """
+    if source.fault is not None:
+        return earlier
+    if earlier.fault is not None:
+        facts = ("size", "version", "fault", "address", "listed_in", "undone", "sidecars")
+        return replace(earlier, **{name: getattr(source, name) for name in facts})
+    if (earlier.size, earlier.version) != (source.size, source.version):
+        raise UsageError(
+            f"{f'list {entry}' if entry else 'input'}: {source.uri} stands for two addresses that differ in user,"
+            " password or signature alone, but not for the same file; keep one of them, or tell the files apart by"
+            " another parameter or path"
+        )
+    return earlier
 
 
 def _joined(earlier: SourceRef, source: SourceRef, entry: str) -> SourceRef:

@@ -1,12 +1,14 @@
 """Take-downs of a dataset, which match later records by source, by key, or by time within a source."""
 
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
 from reelweave.curate.ledger.records import Record
 from reelweave.loader.dataset import Removal, RemovedSpan
 from reelweave.loader.dataset.manifest import REMOVAL_STAGE
+from reelweave.loader.storage.names import undigested
 
 STAGE = REMOVAL_STAGE
 
@@ -23,6 +25,15 @@ class TakeDowns:
     """
 
     removals: tuple[Removal, ...] = ()
+
+    def of_older_names(self, uris: Iterable[str]) -> "TakeDowns":
+        """Return take-downs that also hold for sources to which an earlier version gave the name of a removed one.
+
+        That version left parameters out of names which now have a digest, see `reelweave.loader.storage.public_url`.
+        """
+        older = ((uri, self.sources.get(undigested(uri))) for uri in uris if uri not in self.sources)
+        more = (removal.model_copy(update={"source": uri}) for uri, removal in older if removal is not None)
+        return TakeDowns((*self.removals, *more))
 
     @cached_property
     def sources(self) -> dict[str, Removal]:

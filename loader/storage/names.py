@@ -1,8 +1,10 @@
 """Checks of object paths, and removal of secrets from names."""
 
+import hashlib
 import re
+from collections.abc import Set
 from functools import lru_cache
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 from reelweave.loader.errors import UsageError
 
@@ -48,7 +50,7 @@ def without_secrets(text: str) -> str:
     """Return text for messages and logs, without users, passwords and signatures in its addresses.
 
     An address ends at a space. Everything before its last @ is removed, since passwords may contain slashes. Values of
-    secret parameters become three asterisks.
+    secret parameters become three asterisks; digests of them stay (`public_url`).
     """
     text = re.sub(r"\S+", lambda word: _without_user(word[0]), text)
     return _PARAMETER.sub(
@@ -77,21 +79,23 @@ def _without_user(word: str) -> str:
 
 
 _MOST_SHOWN = 80
-_PARAMETER = re.compile(r"([?&;]([^\s=&;?'\"]+)=)[^\s&;'\"]+")
+_PARAMETER = re.compile(r"([?&;]([^\s=&;?'\"]+)=)(?!sha256-[0-9a-f]{16}(?![\w%+/=-]))[^\s&;'\"]+")
 
 _SECRET_PARAMETER = re.compile(
     r"access.?key|api.?key|auth|credential|expires|jwt|key.?pair|passw|policy|secret|session|signature|token"
     r"|googleaccessid|^x-[a-z]+-|^(hmac|key|pw|pwd|s[a-z]|sig|sk[a-z]+|spr)$",
     re.IGNORECASE,
 )
-"""Names of credentials in signed links (S3, CloudFront, Google, Azure) and web services."""
+"""Names of credentials in signed links (S3, CloudFront, Google, Azure) and web services. Others have them, too."""
 
 
 def public_url(url: str) -> str:
-    """Return a web address without secrets, stable when its link is signed anew.
+    """Return a web address without secrets: the name of what lies there.
 
-    User, password, fragment and credentials of the query are removed; other parameters stay, since addresses may differ
-    in the query alone. Text that is no web address is reduced further, see `redacted`.
+    User, password and fragment are removed, and of the query passwords, keys of an API and whole schemes of signing, so
+    a link that is signed anew keeps its name. The value of any other parameter that may be secret becomes a digest, so
+    that addresses that differ in it keep different names. Other parameters stay. Text that is no web address is reduced
+    further, see `redacted`.
     """
     try:
         parts = urlsplit(url)
@@ -100,7 +104,85 @@ def public_url(url: str) -> str:
         usable = False
     if not usable:  # the password cannot be located
         return redacted(url)
-    query = [
-        pair for pair in parts.query.split("&") if pair and not _SECRET_PARAMETER.search(pair.split("=")[0])
-    ]
-    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "&".join(query), ""))
+    host = parts.netloc.rpartition("@")[2]
+    query = _public_query(parts.query, f"{host}{parts.path}", names_file=_FILE.search(parts.path) is not None)
+    return urlunsplit((parts.scheme, host, parts.path, query, ""))
+
+
+def undigested(name: str) -> str:
+    """Return the name of `public_url` as versions before digests gave it: without the parameters that have one."""
+    address, _, query = name.partition("?")
+    pairs = query.split("&")
+    kept = [pair for pair in pairs if not _DIGESTED.fullmatch(pair.rpartition("=")[2])]
+    return name if len(kept) == len(pairs) else f"{address}?{'&'.join(kept)}".removesuffix("?")
+
+
+def _public_query(query: str, path: str, names_file: bool) -> str:
+    """Return a query without secrets.
+
+    Args:
+        query: The query of an address.
+        path: Host and path of the address.
+        names_file: Whether the path names a file, so that a token alone names none.
+    """
+    pairs = [pair for pair in query.split("&") if pair]
+    values = {_parameter(pair): pair.partition("=")[2] for pair in pairs}
+    dropped = _signing(values.keys())
+    if names_file and (lone := {name for name, value in values.items() if _is_lone_signature(name, value)}):
+        dropped |= {*lone, "expires"}
+    kept = [pair for pair in pairs if not (_parameter(pair) in dropped or _PASSWORD.match(_parameter(pair)))]
+    return "&".join(
+        _digested(pair, path) if _SECRET_PARAMETER.search(_parameter(pair)) else pair for pair in kept
+    )
+
+
+def _parameter(pair: str) -> str:
+    return unquote(pair.partition("=")[0]).lower()
+
+
+def _signing(names: Set[str]) -> set[str]:
+    """Return the parameters of the schemes of signing that are whole among the parameters of a query."""
+    signed: set[str] = set()
+    for name in names:
+        if match := re.fullmatch(r"(x-[a-z]+-)signature", name):  # versions 4 of S3, Google and others
+            signed |= {other for other in names if other.startswith(match[1])}
+    if {"signature", "expires"} <= names and (ids := names & _KEY_IDS):  # version 2
+        signed |= {"signature", "expires", *ids, "security-token"}
+    if {"signature", "key-pair-id"} <= names and names & {"policy", "expires"}:  # CloudFront
+        signed |= {"signature", "key-pair-id", "policy", "expires"}
+    if {"sig", "sv"} <= names and names & {"se", "si"}:  # shared access of Azure
+        signed |= {name for name in names if _OF_AZURE.fullmatch(name)}
+    return signed
+
+
+def _is_lone_signature(name: str, value: str) -> bool:
+    value = unquote(value)
+    return name in ("sig", "signature", "hmac") or (
+        _TOKEN.fullmatch(name) is not None
+        and (_HEX.fullmatch(value) is not None or all(re.search(kind, value) for kind in _RANDOM))
+    )
+
+
+def _digested(pair: str, path: str) -> str:
+    """Return a parameter with a digest of its value; of a parameter without one its name may be the secret."""
+    name, equals, value = pair.partition("=")
+    if (equals and not value) or _DIGESTED.fullmatch(value if equals else name):
+        return pair
+    # The path is part of it: a list of common passwords cannot be compared with many names at once.
+    digest = hashlib.sha256(f"{path}\0{pair}".encode("utf-8", "surrogateescape")).hexdigest()
+    return f"{name}{equals}{_DIGEST}{digest[:16]}" if equals else f"{_DIGEST}{digest[:16]}"
+
+
+_FILE = re.compile(r"[^/]\.(?!(php\d?|aspx?|ashx|jspx?|cgi|pl|py|do|action|html?)$)\w{2,5}$", re.IGNORECASE)
+"""Ends of paths that name a file, and no program that serves many."""
+_DIGEST = "sha256-"
+_DIGESTED = re.compile(r"sha256-[0-9a-f]{16}")
+_KEY_IDS = {"awsaccesskeyid", "googleaccessid", "ossaccesskeyid", "accesskeyid"}
+_OF_AZURE = re.compile(r"s[a-z]|sig|sk(oid|tid|t|e|s|v)|spr")
+_PASSWORD = re.compile(
+    r"(pw|pwd|passwd|password|passphrase|(api|access|client|app)[-_]?(key|secret)|secret)$"
+)
+"""Names of parameters that tell users apart, never films."""
+_TOKEN = re.compile(r"((access|auth|security|session|download|id)[-_]?)?token|auth|jwt|authorization")
+_HEX = re.compile(r"[0-9a-fA-F-]{32,}")
+_RANDOM = (r"^[A-Za-z0-9+/=_.~-]{20,}$", "[a-z]", "[A-Z]", "[0-9]")

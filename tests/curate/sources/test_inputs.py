@@ -577,7 +577,7 @@ def test_a_server_that_denies_access_fails_its_sources_of_a_list_only(web: WebSe
 
 
 def test_a_web_address_that_does_not_exist_is_refused(web: WebServer) -> None:
-    with pytest.raises(UsageError, match=r"gone\.mp4 does not exist"):
+    with pytest.raises(UsageError, match=r"gone\.mp4\?token=sha256-\w{16} does not exist"):
         list_sources([f"{web.url}/gone.mp4?token=hidden"], CONFIG)
 
 
