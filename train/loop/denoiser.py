@@ -14,6 +14,7 @@ from reelweave.train.config.run import TrainConfig
 from reelweave.train.loop.evaluation import HeldOutEvaluation
 from reelweave.train.loop.logs.breakdown import LossRows
 from reelweave.train.loop.logs.log import MetricLog
+from reelweave.train.loop.published import compare_with_published
 from reelweave.train.loop.validation import Validation, Validator
 from reelweave.train.measure.timings import StepClock
 from reelweave.train.models.encoders.cut_captions import CutCaptions
@@ -80,12 +81,15 @@ class DenoiserTask:
         """Give all ranks the same weights; plan the first steps of cascades.
 
         Raises:
-            UsageError: ``lora.targets`` of a new run has an entry that names no layer; one that resumes goes on.
+            UsageError: ``lora.targets`` of a new run has an entry that names no layer, or ``objective.prediction``
+                is another than the published model's; one that resumes goes on.
         """
         if unknown := self._layout.bundle.dit.unknown_targets:
             if not done:
                 raise UsageError(f"{unknown}; correct it or leave it out")
             log.say(unknown)
+        for line in compare_with_published(self._config, self._layout.bundle.dit, new=not done):
+            log.say(line)
         self._layout.share()
         if self._cascades is not None:
             self._cascades.prefetch_from(self._stream)

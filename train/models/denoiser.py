@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from reelweave.loader.errors import UsageError
+from reelweave.train.config.parts import TextConfig
 from reelweave.train.measure.flops import Flops
 from reelweave.train.models.attention.patches import Patch
 from reelweave.train.models.attention.positions import Window, box_tokens
@@ -60,6 +61,10 @@ class Denoiser(nn.Module):
     keeps_given: bool = False
     pooled_width: int = 0
     times: tuple[float, float] = (0.0, 1.0)
+
+    def compare_text(self, text: TextConfig) -> list[str]:  # noqa: ARG002 - for published models
+        """Return a line for each setting of text that differs from what the model was trained with."""
+        return []
 
     def forward(
         self,

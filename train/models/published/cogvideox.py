@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from reelweave.train.config.parts import TextConfig
+from reelweave.train.config.text import TransformersTextConfig
 from reelweave.train.models.attention.patches import Patch
 from reelweave.train.models.dit import TokenLayout
 from reelweave.train.models.published.context_parallel import JointAttention, Placed, Rotation
@@ -41,6 +43,21 @@ class CogVideoX(DiffusersDenoiser):
     @property
     def text_length(self) -> int:
         return int(self.model.config.max_text_seq_length)
+
+    def compare_text(self, text: TextConfig) -> list[str]:
+        if not isinstance(text, TransformersTextConfig):
+            return []
+        if text.padding == "mask":
+            return [
+                f"text.padding=mask: {self.source} was trained with the encoder's padding as text; set text.padding"
+                f" to text, and text.max_text_tokens to {self.text_length}"
+            ]
+        if text.max_text_tokens == self.text_length:
+            return []
+        return [
+            f"text.max_text_tokens={text.max_text_tokens}: {self.source} was trained with captions padded to"
+            f" {self.text_length} tokens; zeros take the place of the others"
+        ]
 
     def _predict(
         self, x_BCTHW: torch.Tensor, time_B: torch.Tensor, context_BMD: torch.Tensor, mask_BM: torch.Tensor

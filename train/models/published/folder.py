@@ -14,6 +14,7 @@ from reelweave.loader.storage.checksums import files_sha256
 MAX_DESCRIPTION_BYTES = 1 << 20
 DESCRIPTION = "config.json"
 PIPELINE = "model_index.json"
+SCHEDULER = "scheduler/scheduler_config.json"
 
 
 def part_folder(name: str, subfolder: str, key: str) -> Path:
@@ -56,8 +57,21 @@ def pipeline_description(name: str, key: str) -> dict[str, Any]:
     Raises:
         UsageError: it cannot be read.
     """
-    root = Path(name) if Path(name).is_dir() else _fetched(name, [PIPELINE], key)
-    return read_json(root / PIPELINE, key) if (root / PIPELINE).is_file() else {}
+    return _pipeline_json(name, PIPELINE, key)
+
+
+def scheduler_description(name: str, key: str) -> dict[str, Any]:
+    """Read the scheduler_config.json of a pipeline; empty without one. Arguments as in `pipeline_description`.
+
+    Raises:
+        UsageError: it cannot be read.
+    """
+    return _pipeline_json(name, SCHEDULER, key)
+
+
+def _pipeline_json(name: str, path: str, key: str) -> dict[str, Any]:
+    root = Path(name) if Path(name).is_dir() else _fetched(name, [path], key)
+    return read_json(root / path, key) if (root / path).is_file() else {}
 
 
 def part_description(name: str, subfolder: str, key: str) -> dict[str, Any]:

@@ -3,10 +3,14 @@
 import torch
 
 from reelweave.loader.errors import UsageError
+from reelweave.train.config.parts import TextConfig
+from reelweave.train.config.text import TransformersTextConfig
 from reelweave.train.models.attention.patches import Patch
 from reelweave.train.models.dit import TokenLayout
 from reelweave.train.models.published.context_parallel import JointAttention, Placed, Rotation, placed
 from reelweave.train.models.published.shared import DiffusersDenoiser
+
+_SKIPPED_LAYERS = 2
 
 
 class HunyuanVideo(DiffusersDenoiser):
@@ -55,6 +59,21 @@ class HunyuanVideo(DiffusersDenoiser):
             )
         for block in (*self.model.transformer_blocks, *self.model.single_transformer_blocks):
             block.attn.set_processor(JointAttention(block.attn.processor))
+
+    def compare_text(self, text: TextConfig) -> list[str]:
+        lines = super().compare_text(text)
+        if not isinstance(text, TransformersTextConfig):
+            return lines
+        if text.template == "{}":
+            lines.append(
+                f"text.template is unset: {self.source} was trained with captions in its pipeline's prompt template;"
+                " set text.template to it, and text.template_tokens to 95"
+            )
+        if text.skipped_layers != _SKIPPED_LAYERS:
+            lines.append(
+                f"text.skipped_layers={text.skipped_layers}: {self.source} was trained with {_SKIPPED_LAYERS}"
+            )
+        return lines
 
     @property
     def text_length(self) -> None:

@@ -17,6 +17,8 @@ from torch.nn import functional as F
 from reelweave.loader.errors import UsageError
 from reelweave.train.config.first_frames import FirstFramesConfig
 from reelweave.train.config.model import DiffusersConfig
+from reelweave.train.config.parts import TextConfig
+from reelweave.train.config.text import TransformersTextConfig
 from reelweave.train.kernels.patch.patcher import patch
 from reelweave.train.measure.flops import Flops
 from reelweave.train.models.attention.patches import Patch
@@ -103,6 +105,13 @@ class DiffusersDenoiser(Denoiser):
         self.grid(x_BCTHW.shape[2:])
         mask_BM = all_valid(context_BMD) if mask_BM is None else mask_BM
         return self._predict(x_BCTHW, t_B * self.time_unit, context_BMD, mask_BM)
+
+    def compare_text(self, text: TextConfig) -> list[str]:
+        if isinstance(text, TransformersTextConfig) and text.padding == "text":
+            return [
+                f"text.padding=text: {self.source} was trained without the encoder's padding; set it to mask"
+            ]
+        return []
 
     def initial_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield name and published value of each parameter and buffer but adapters.

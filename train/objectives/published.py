@@ -1,0 +1,68 @@
+"""Differences of an objective to what a published model was trained with, as the file of its scheduler says."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from reelweave.train.config.objective import ConstantShift, DDPMConfig, EDMConfig, FlowConfig
+
+_DDPM = {
+    "prediction": "prediction_type",
+    "schedule": "beta_schedule",
+    "timesteps": "num_train_timesteps",
+    "beta_start": "beta_start",
+    "beta_end": "beta_end",
+    "zero_terminal_snr": "rescale_betas_zero_snr",
+    "snr_shift": "snr_shift_scale",
+}
+_EDM = {name: name for name in ("sigma_data", "sigma_min", "sigma_max", "rho")}
+_VALUES = {"v_prediction": "v", "squaredcos_cap_v2": "cosine"}
+_SHIFTS = ("flow_shift", "shift")  # of multistep solvers, and of Euler's
+
+
+class Difference(NamedTuple):
+    """Key of an objective whose value is another one than the published.
+
+    Attributes:
+        key: key below ``objective``.
+        configured: value of the configuration.
+        published: value of the scheduler, in our words.
+    """
+
+    key: str
+    configured: Any
+    published: Any
+
+
+def differences(
+    config: FlowConfig | EDMConfig | DDPMConfig, scheduler: Mapping[str, Any]
+) -> list[Difference]:
+    """Compare an objective with a scheduler of diffusers.
+
+    A shift that depends on the number of tokens is a choice, and is not compared.
+
+    Args:
+        config: configuration of the objective.
+        scheduler: values of ``scheduler_config.json``; those that it lacks are not compared.
+    """
+    if isinstance(config, FlowConfig):
+        if not isinstance(config.shift, ConstantShift):
+            return []
+        pairs = [("shift.factor", config.shift.factor, name) for name in _SHIFTS]
+    else:
+        names = _DDPM if isinstance(config, DDPMConfig) else _EDM
+        pairs = [(key, getattr(config, key), name) for key, name in names.items()]
+    compared = [
+        Difference(key, configured, _in_our_words(scheduler[name]))
+        for key, configured, name in pairs
+        if scheduler.get(name) is not None
+    ]
+    cosine = isinstance(config, DDPMConfig) and scheduler.get("beta_schedule") == "squaredcos_cap_v2"
+    return [
+        difference
+        for difference in compared
+        if difference.configured != difference.published and not (cosine and "beta_" in difference.key)
+    ]
+
+
+def _in_our_words(value: Any) -> Any:
+    return _VALUES.get(value, value) if isinstance(value, str) else value
