@@ -14,13 +14,13 @@ from reelweave.train.config.run import TrainConfig
 from reelweave.train.loop.evaluation import HeldOutEvaluation
 from reelweave.train.loop.logs.breakdown import LossRows
 from reelweave.train.loop.logs.log import MetricLog
-from reelweave.train.loop.published import compare_with_published
 from reelweave.train.loop.validation import Validation, Validator
 from reelweave.train.measure.timings import StepClock
 from reelweave.train.models.encoders.cut_captions import CutCaptions
 from reelweave.train.models.encoders.stored import StoredEncoders
 from reelweave.train.parallel.layout import lay_out
 from reelweave.train.parallel.mesh import DATA, Ranks
+from reelweave.train.sampling.trained.published import compare_with_published
 from reelweave.train.step.batches import BatchStream, check_shapes
 from reelweave.train.step.ema import Ema
 from reelweave.train.step.learning_rate import learning_rate

@@ -29,6 +29,7 @@ from reelweave.train.models.published.expert_pair import Experts
 from reelweave.train.parallel.mesh import Ranks
 from reelweave.train.sampling.trained.base import base_weights, check_base, keep_base
 from reelweave.train.sampling.trained.peft_scale import refused_setting, rescaled
+from reelweave.train.sampling.trained.published import compare_with_published
 
 LORA_FILE = "pytorch_lora_weights.safetensors"
 LORA_PREFIX = "transformer"
@@ -177,10 +178,14 @@ def load_published(
         world: ranks that load it together, as in `load_trained`.
 
     Raises:
-        UsageError: the configuration names no published model, or the adapters are not of it.
+        UsageError: the configuration names no published model, or the adapters are not of it. Or its objective
+            predicts another quantity than the model.
     """
     name, config, weights = published(config, lora, world)
     bundle = Bundle(config.modules)
+    for line in compare_with_published(config, bundle.dit, new=lora is None):
+        if (world or ALONE).rank == 0:
+            _log.warning("%s", line)
     if weights is not None:
         load_adapters(bundle.dit, weights)
     return Trained(name, config, bundle.to(device).eval(), 0, "model")

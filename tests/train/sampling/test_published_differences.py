@@ -1,16 +1,18 @@
-"""Runs that train a published model otherwise than it was trained: said in one line each, or refused."""
+"""Commands that train or sample a published model otherwise than it was trained: said in one line each, or refused."""
 
 from pathlib import Path
 
 import pytest
+import torch
 
 from reelweave.loader.errors import UsageError
 from reelweave.train.config.model import DiffusersConfig
 from reelweave.train.config.run import TrainConfig
-from reelweave.train.loop.published import compare_with_published
 from reelweave.train.loop.trainer import Trainer
 from reelweave.train.models.build import build_denoiser
 from reelweave.train.models.bundle import Bundle
+from reelweave.train.sampling.trained.load import load_published
+from reelweave.train.sampling.trained.published import compare_with_published
 from tests.train.clips import ClipStream
 from tests.train.published import publish, publish_text, run_config
 from tests.train.saved import metrics
@@ -60,16 +62,20 @@ def test_another_prediction_is_refused_with_every_value_to_set(cogvideox: Path) 
         "objective: {name: ddpm, prediction: v, schedule: scaled_linear, beta_start: 0.00085, beta_end: 0.012,"
         " zero_terminal_snr: true, snr_shift: 3.0}" in line
     )
+    with pytest.raises(UsageError, match="prediction is epsilon, there v"):
+        load_published(config, torch.device("cpu"))
     # What an earlier version has trained goes on.
     assert compare_with_published(config, Bundle(config).dit, new=False) == [line]
 
 
-def test_other_betas_are_said_and_the_published_objective_is_silent(cogvideox: Path, capsys) -> None:
+def test_other_betas_are_said_and_the_published_objective_is_silent(cogvideox: Path, capsys, caplog) -> None:
     config = configured(cogvideox, "cogvideox", {"name": "ddpm", "prediction": "v", "snr_shift": 3.0})
     Trainer(config, ClipStream(), cogvideox / "run").run()
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("objective differs")]
     assert len(lines) == 1
     assert len(metrics(cogvideox / "run")) == 1
+    load_published(config, torch.device("cpu"))
+    assert caplog.text.count("objective differs") == 1
     published = configured(cogvideox, "cogvideox", COGVIDEOX)
     assert compare_with_published(published, Bundle(published).dit, new=True) == []
 

@@ -1,4 +1,4 @@
-"""What a run of a published model does otherwise than that model was trained: said at its begin, or refused."""
+"""Differences of a configuration to what its published model was trained with: said at the start, or refused."""
 
 import json
 from typing import Any
@@ -15,12 +15,12 @@ def compare_with_published(config: TrainConfig, dit: Denoiser, new: bool) -> lis
     """Return a line for each part, objective and text, that differs from what the model was trained with.
 
     Args:
-        config: configuration of the run.
+        config: configuration of a run, or of samples of the published model.
         dit: its model; there are no lines for models of ours.
-        new: True for a run that begins; one that resumes goes on as it was.
+        new: True refuses another prediction; False where something was trained with it already.
 
     Raises:
-        UsageError: the model of a new run predicts another quantity than the objective takes it for.
+        UsageError: the model predicts another quantity than the objective takes it for.
     """
     if not isinstance(config.model, DiffusersConfig):
         return []
@@ -49,7 +49,7 @@ def _sentence(model: DiffusersConfig, objective: str, different: list[Difference
     )
     return (
         f"objective differs from {SCHEDULER} of {model.name}: {values};"
-        f" set objective: {{name: {objective}, {settings}}} to train as it was published"
+        f" set, as published, objective: {{name: {objective}, {settings}}}"
     )
 
 
