@@ -8,7 +8,10 @@ from reelweave.loader.settings import Settings
 
 
 class HashedTextConfig(Settings):
-    """Trainable embeddings of hashed words: needs no download and no tokenizer."""
+    """Trainable embeddings of hashed words: needs no download and no tokenizer.
+
+    It has no word order: to models of ours, captions of the same words are equal in any order.
+    """
 
     kind: Literal["hashed"] = "hashed"
     vocabulary: int = Field(4096, ge=1, description="rows of the embedding table that words are hashed into")

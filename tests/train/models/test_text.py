@@ -2,7 +2,9 @@ import pytest
 import torch
 
 from reelweave.loader.errors import UsageError
+from reelweave.train.config.run import TrainConfig
 from reelweave.train.config.text import HashedTextConfig, TransformersTextConfig
+from reelweave.train.models.bundle import Bundle
 from reelweave.train.models.encoders.cut_captions import CutCaptions
 from reelweave.train.models.encoders.text import HashedTextEncoder, TransformersTextEncoder
 from tests.train import published
@@ -34,6 +36,20 @@ def test_hashed_words_ignore_case_and_punctuation():
 
 def test_hashed_captions_are_cut_at_max_text_tokens():
     assert hashed(max_text_tokens=3)(["one two three four five"])[1].shape == (1, 4)
+
+
+@pytest.mark.parametrize("kind", ["dit", "mmdit", "st_dit"])
+def test_hashed_words_have_no_order_to_models_of_ours_as_the_docs_say(kind):
+    bundle = Bundle(TrainConfig(model={"kind": kind, "hidden": 48, "heads": 2, "layers": 1})).double()
+    for parameter in bundle.parameters():
+        torch.nn.init.normal_(parameter, std=0.15)
+    x_BCTHW = torch.randn(1, bundle.tokenizer.channels, 2, 4, 4, dtype=torch.float64)
+    time_B = torch.full((1,), 0.5, dtype=torch.float64)
+    captions = ("a red dog bites a blue man", "a blue man bites a red dog", "a small boat")
+    with torch.no_grad():
+        first, turned, other = (bundle.dit(x_BCTHW, time_B, *bundle.text([caption])) for caption in captions)
+    torch.testing.assert_close(turned, first, rtol=0, atol=1e-12)
+    assert (other - first).abs().max() > 0.01
 
 
 def test_hashed_embeddings_are_trained():
