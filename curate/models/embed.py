@@ -190,6 +190,10 @@ class ClipEmbedder:
         """
         return self._open_clip().texts(words)
 
+    def cut_texts(self, words: Sequence[str]) -> list[bool]:
+        """Return for each text whether the model reads its beginning alone; errors as in `text`."""
+        return self._open_clip().cut(words)
+
     def _embedding(self, frames: Floats, times_s: NDArray[np.float64]) -> Embedding | Fault:
         vector = pooled(frames)
         if vector is None:

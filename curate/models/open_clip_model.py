@@ -133,6 +133,13 @@ class OpenClip:
             encoded = self._model.encode_text(tokens.to(self._device))
         return _unit(encoded)
 
+    def cut(self, words: Sequence[str]) -> list[bool]:
+        """Return for each text whether it is longer than the model reads, so that its end is cut off."""
+        limit = int(self._tokenizer.context_length)
+        tokens = self._tokenizer([*words, ""], context_length=limit + 1)
+        # The last token of an empty text is the padding.
+        return [bool(last != tokens[-1, -1]) for last in tokens[:-1, -1]]
+
 
 def locate(model: str, pretrained: str) -> tuple[str, str | None]:
     """Resolve a configuration without loading or downloading anything.

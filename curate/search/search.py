@@ -1,6 +1,7 @@
 """Search for clips of a finished dataset by text or by example, among their stored embeddings."""
 
 import io
+import logging
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -15,6 +16,8 @@ from reelweave.loader.dataset import Dataset
 from reelweave.loader.dataset.tars.members import members
 from reelweave.loader.errors import RunError, UsageError
 from reelweave.loader.storage import StorageConfig, open_object
+
+_log = logging.getLogger(__name__)
 
 WEIGHTS_VERSION = "embed_weights_sha256"
 """Key in the manifest's versions with the digest of the embedding model's weights."""
@@ -63,6 +66,10 @@ class ClipSearch:
         if not words.strip():
             raise UsageError("the words to search for are empty")
         self.check_model(embedder)
+        if embedder.cut_texts([words])[0]:
+            _log.warning(
+                "the words are more than the embedding's model reads: the search is for their beginning"
+            )
         return self._nearest(embedder.text([words])[0], top)
 
     def by_key(self, key: str, top: int) -> list[Hit]:

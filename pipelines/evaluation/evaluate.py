@@ -1,5 +1,6 @@
 """Evaluation of sets of videos."""
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from reelweave.curate.models.embed import ClipEmbedder
 
 _CLIP_PICTURES = 8
+
+_log = logging.getLogger(__name__)
 
 
 class Evaluator:
@@ -51,13 +54,14 @@ class Evaluator:
                 )
 
     def evaluate(self, videos: VideoSet, finished: Callable[[], None]) -> dict[str, Any]:
-        """Return the means over videos, and each video's own scores.
+        """Return the means over videos, and each video's own scores; ``cut_captions`` if CLIP cuts some off.
 
         Raises:
             UsageError: a reference is shorter than its video.
             RunError: a video cannot be decoded.
         """
         scores_of: dict[str, dict[str, float | None]] = {}
+        cut_captions = self._count_cut(videos)
         for path in videos.paths:
             scores_of[path.name] = self._scores(path, videos.caption(path))
             finished()
@@ -71,9 +75,24 @@ class Evaluator:
             "folder": str(videos.folder),
             "step": videos.step,
             "videos": len(videos.paths),
+            **({"cut_captions": cut_captions} if cut_captions else {}),
             "metrics": means,
             "by_video": [{"file": name, **video_scores} for name, video_scores in scores_of.items()],
         }
+
+    def _count_cut(self, videos: VideoSet) -> int:
+        """Return the number of videos whose caption CLIP reads in part, and warn of them."""
+        captions = [caption for path in videos.paths if (caption := videos.caption(path)) is not None]
+        cut_captions = sum(self._embedder.cut_texts(captions)) if self._embedder and captions else 0
+        if cut_captions:
+            _log.warning(
+                "%s: %d of %d captions are longer than the model of --clip reads: clip_similarity compares their"
+                " beginnings",
+                videos.folder,
+                cut_captions,
+                len(captions),
+            )
+        return cut_captions
 
     def _scores(self, path: Path, caption: str | None) -> dict[str, float | None]:
         video_CTHW, fps = read_video(path)

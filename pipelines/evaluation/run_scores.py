@@ -100,7 +100,7 @@ class RunScores:
         line = {
             "step": videos.step,
             "prompt_set": videos.prompt_set,
-            **{name: row[name] for name in ("videos", "metrics", "by_video")},
+            **{name: row[name] for name in ("videos", "cut_captions", "metrics", "by_video") if name in row},
             "asked": self._asked,
             "sha256": _digest(videos),
         }

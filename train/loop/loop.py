@@ -34,6 +34,7 @@ from reelweave.train.measure.timings import StepClock
 from reelweave.train.models.transfer import read
 from reelweave.train.parallel.mesh import Ranks
 from reelweave.train.step.batches import BatchStream, batches_of_step, dataset_names_of, plan_keys_of
+from reelweave.train.step.learning_rate import unreached_rate
 from reelweave.train.step.message import StepMessage
 from reelweave.train.step.step_losses import StepLosses
 
@@ -171,6 +172,8 @@ class TrainingLoop(ABC, Generic[Config]):
             Profiler(self._out, config.log, world, done) as profiler,
         ):
             log.say(_beginning(task.description, world, done, total_steps))
+            if unreached := unreached_rate(config.optimizer, config.schedule):
+                log.say(unreached)
             task.start(done, log)
             steps = _Steps(config, self._stream, processes, task, checkpoints, log, peak, outside)
             last = steps.run(done, profiler)

@@ -22,6 +22,17 @@ def learning_rate(step: int, optimizer: OptimizerConfig, schedule: ScheduleConfi
     return optimizer.lr * (schedule.min_lr_ratio + (1 - schedule.min_lr_ratio) * share)
 
 
+def unreached_rate(optimizer: OptimizerConfig, schedule: ScheduleConfig) -> str:
+    """Return a sentence if the warm-up is longer than the run, which then never has the full rate; else nothing."""
+    if schedule.warmup_steps <= schedule.total_steps:
+        return ""
+    last = learning_rate(schedule.total_steps - 1, optimizer, schedule)
+    return (
+        f"schedule.warmup_steps={schedule.warmup_steps} is above total_steps={schedule.total_steps}: the learning rate"
+        f" rises to {last:.3g} in the last step, and never reaches lr={optimizer.lr:.3g}"
+    )
+
+
 def _share(behind: int, schedule: ScheduleConfig) -> float:
     """Return the share of the way from the least rate to the full one, ``behind`` steps after the warm-up."""
     after = schedule.total_steps - schedule.warmup_steps

@@ -100,7 +100,8 @@ def run(options: argparse.Namespace) -> int:
                 if scores is not None:
                     scores.add(one, rows[-1])
             else:
-                shown = {name: line[name] for name in ("step", "videos", "metrics", "by_video")}
+                keys = ("step", "videos", "cut_captions", "metrics", "by_video")
+                shown = {name: line[name] for name in keys if name in line}
                 rows.append({"folder": str(one.folder), **shown})
     if distance is not None:
         rows[0]["metrics"]["frechet_distance"] = distance

@@ -18,6 +18,7 @@ from reelweave.pipelines.evaluation.metrics import (
 from reelweave.pipelines.evaluation.run_scores import read_score_lines
 from reelweave.pipelines.evaluation.videos import read_video
 from reelweave.pipelines.terminal.mp4 import encode_mp4
+from tests.tiny_models import tiny_open_clip
 
 
 def texture(height: int, width: int, seed: int = 0) -> np.ndarray:
@@ -265,3 +266,21 @@ def test_the_steps_of_a_run_are_scored_once_and_kept(
         assert main(["evaluate", str(run)]) == 1
         assert told in capsys.readouterr().err
         path.unlink()
+
+
+def test_captions_that_clip_cuts_off_are_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    model = tiny_open_clip(tmp_path / "clip")  # it reads 16 tokens: 14 words, a start and an end
+    run = run_of(tmp_path / "run", {3: 2})
+    manifest = run / "validation/step-000003/validation.json"
+    text = manifest.read_text()
+    for words, lines in ((14, 0), (15, 1)):
+        manifest.write_text(text.replace("a wave", " ".join(["wave"] * words)))
+        caplog.clear()
+        for _ in range(2):  # the second time the scores are read back
+            assert main(["evaluate", str(run), "--clip", str(model), "--json"]) == 0
+            row = json.loads(capsys.readouterr().out)["folders"][-1]
+            assert row.get("cut_captions", 0) == lines
+            assert row["metrics"]["clip_similarity"] is not None
+        assert caplog.text.count("1 of 1 captions are longer than the model of --clip reads") == lines

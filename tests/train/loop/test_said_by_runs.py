@@ -32,6 +32,16 @@ def test_captions_longer_than_the_encoder_reads_are_counted(
     assert "captions so far" not in capsys.readouterr().err
 
 
+def test_a_warm_up_longer_than_the_run_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = tiny_config(2, lr=2e-3)
+    for warmup_steps, lines in ((4, 1), (2, 0)):
+        schedule = config.schedule.model_copy(update={"warmup_steps": warmup_steps})
+        out = tmp_path / str(warmup_steps)
+        Trainer(config.model_copy(update={"schedule": schedule}), ClipStream(), out).run()
+        assert capsys.readouterr().err.count("schedule.warmup_steps=4 is above total_steps=2") == lines
+        assert list(read_metrics(out, 2))[-1].lr == pytest.approx(2e-3 * 2 / warmup_steps)
+
+
 def test_a_longer_schedule_says_how_the_learning_rate_goes_on(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
