@@ -22,7 +22,7 @@ class ChatServer:
     Attributes:
         url: Its address, up to /v1.
         models: Names that it serves.
-        caption: Caption of pictures, each [h, w, 3].
+        caption: Caption of pictures, each [h, w, 3]; bytes are the whole body of the answer.
         fails: Statuses of the next answers, with their bodies; 0 breaks the connection.
         key: API key that it asks for.
         pause_s: Seconds before each answer.
@@ -34,7 +34,7 @@ class ChatServer:
 
     url: str = ""
     models: tuple[str, ...] = ("teller",)
-    caption: Callable[[list[np.ndarray[Any, Any]]], str] = lambda _: "A red kite flies over the sea."
+    caption: Callable[[list[np.ndarray[Any, Any]]], str | bytes] = lambda _: "A red kite flies over the sea."
     fails: list[tuple[int, bytes]] = field(default_factory=list)
     key: str | None = None
     pause_s: float = 0.0
@@ -70,7 +70,11 @@ def chat_server() -> Iterator[ChatServer]:
                 if failure is not None:
                     self._fail(*failure)
                 elif self._allowed():
-                    self._answer(200, _completion(body, served.caption(pictures(body))))
+                    caption = served.caption(pictures(body))
+                    if isinstance(caption, bytes):
+                        self._send(200, caption)
+                    else:
+                        self._answer(200, _completion(body, caption))
             finally:
                 with lock:
                     served.now -= 1

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from reelweave.curate.caption.checks import CHECKS, FaultName, faults
 from reelweave.curate.caption.config import CaptionConfig
 from reelweave.curate.caption.models.backend import Ask, Backend, Draft
+from reelweave.curate.caption.models.cleaning import without_echo
 from reelweave.curate.models.clip_frames import Fault
 
 _SHOWN_CHARS = 80
@@ -47,7 +48,8 @@ def accepted_answers(
                 results[index] = draft
                 continue
             spent[index] = (spent[index][0] + draft.tokens_in, spent[index][1] + draft.tokens_out)
-            names = answer_faults(draft, config)
+            draft = replace(draft, text=without_echo(draft.text, ask.prompt))
+            names = answer_faults(draft, config, _instruction(ask))
             if not names:
                 results[index] = AcceptedAnswer(draft.text, ask, attempt, *spent[index])
             elif attempt == config.max_attempts:
@@ -57,9 +59,9 @@ def accepted_answers(
     return [results[index] for index in range(len(asks))]
 
 
-def answer_faults(draft: Draft, config: CaptionConfig) -> tuple[FaultName, ...]:
+def answer_faults(draft: Draft, config: CaptionConfig, question: str = "") -> tuple[FaultName, ...]:
     """Return the faults of an answer; with ``config.checks`` off only an empty one is faulty."""
-    names = faults(draft.text, draft.stopped, config.min_words, config.max_chars)
+    names = faults(draft.text, draft.stopped, config.min_words, config.max_chars, question, draft.filtered)
     return names if config.checks else tuple(name for name in names if name == "empty")
 
 
@@ -71,6 +73,11 @@ def retry(ask: Ask, names: Sequence[FaultName], config: CaptionConfig) -> Ask:
         temperature=max(ask.temperature, config.retry_temperature),
         max_new_tokens=ask.max_new_tokens * (2 if "truncated" in names else 1),
     )
+
+
+def _instruction(ask: Ask) -> str:
+    """Return the question without the caption that a rewriting model is to write anew, and may repeat."""
+    return ask.prompt if ask.pictures is not None else ask.prompt.rpartition("\n\n")[0]
 
 
 def _fault(draft: Draft, names: Sequence[FaultName], attempts: int) -> Fault:

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reelweave.curate.caption.attempts import AcceptedAnswer, accepted_answers
-from reelweave.curate.caption.checks import SENTENCE_ENDS
 from reelweave.curate.caption.config import CaptionConfig
 from reelweave.curate.caption.models.backend import Ask, Backend
 from reelweave.curate.caption.models.endpoint import EndpointModel
@@ -17,6 +16,7 @@ from reelweave.curate.caption.models.rewrite import TEXT
 from reelweave.curate.caption.models.transformers_model import TransformersModel
 from reelweave.curate.caption.models.vllm_backend import VllmModel
 from reelweave.curate.caption.models.vlm import VISION
+from reelweave.curate.caption.no_caption import SENTENCE_ENDS
 from reelweave.curate.caption.prompts import prompt_text, rewrite_text
 from reelweave.curate.caption.provenance import provenance, rewritten_provenance
 from reelweave.curate.caption.types import Caption

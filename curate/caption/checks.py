@@ -9,7 +9,19 @@ import unicodedata
 from collections.abc import Sequence
 from typing import Literal
 
-FaultName = Literal["empty", "garbled", "short", "long", "refusal", "repetition", "truncated"]
+from reelweave.curate.caption.no_caption import (
+    SENTENCE_ENDS,
+    has_thoughts,
+    is_conversation,
+    is_error,
+    refuses,
+    repeats_question,
+)
+
+FaultName = Literal[
+    "empty", "garbled", "short", "long", "refusal", "error", "thoughts", "conversation", "echo", "repetition",
+    "filtered", "truncated",
+]  # fmt: skip
 
 CHECKS: dict[FaultName, str] = {
     "empty": "it wrote nothing",
@@ -17,7 +29,12 @@ CHECKS: dict[FaultName, str] = {
     "short": "it wrote too few words",
     "long": "it wrote too much",
     "refusal": "it refused",
+    "error": "it gave an error in words",
+    "thoughts": "it left its thoughts, or marks of them, in the answer",
+    "conversation": "it wrote turns of a conversation",
+    "echo": "it repeated the question",
     "repetition": "it repeated itself",
+    "filtered": "a filter of the server ended it",
     "truncated": "it did not come to an end",
 }
 """Names of the faults in the order of checking, with their descriptions."""
@@ -29,39 +46,7 @@ _SIGNS = "\u0300-\u036f\u0591-\u05c7\u064b-\u065f\u0900-\u0963\u0966-\u0dff"
 _UNITS = re.compile(f"[{_DENSE}]|(?:[^\\W{_DENSE}]|[{_SIGNS}])+")
 _DENSE_UNIT = re.compile(f"[{_DENSE}]")
 _SPECIAL = re.compile(r"<\|[\w ]{1,40}\|>|<(?:unk|pad|s|/s|image|video|bos|eos)>|\[(?:PAD|UNK|CLS|SEP)\]")
-SENTENCE_ENDS = ".!?…。！？．｡।॥؟۔։።៕။"  # noqa: RUF001
-"""Characters that end a sentence, in any script."""
-_CLOSING = "\"'”’»›)]}】」』）*_` "  # noqa: RUF001
 _SENTENCE = re.compile(rf"(?<=[{SENTENCE_ENDS}])\s*")
-
-_START = rf"(?:^|(?<=[{SENTENCE_ENDS}])\s*)"
-_NOT_ABLE = r"(?:can(?:not|'t| not)|could(?:n't| not)|(?:am|'m) (?:not able|unable) to|do(?:n't| not) have)"
-_MEDIA = r"(?:video|image|picture|frame|clip|file|content|footage)s?"
-_REFUSALS = re.compile(
-    "|".join(
-        (
-            rf"{_START}(?:i'm|i am|we're|we are) (?:very |so |really )?sorry\b.{{0,40}}\b(?:i|we) ?{_NOT_ABLE}\b",
-            r"^(?:i'm|i am) (?:very |so |really )?sorry, but\b",
-            r"^sorry, (?:but )?i\b",
-            rf"{_START}i ?{_NOT_ABLE} (?:directly |actually )?(?:see|view|watch|access|open|process|analy[sz]e"
-            r"|assist|help|describe|fulfil?l|comply|create|generate|identify|play|the ability|the capability)\b",
-            rf"{_START}as an? (?:ai|artificial intelligence|language model|text-based)\b",
-            rf"{_START}(?:there is |there's )?no {_MEDIA} (?:was|were|has been|have been|is|are)? ?(?:provided|attached"
-            rf"|uploaded|given|shared)\b",
-            rf"{_START}(?:please|could you|can you) (?:provide|upload|share|attach|send)\b.{{0,30}}\b{_MEDIA}\b",
-            r"^(?:很?抱歉|对不起|對不起).{0,12}(?:无法|無法|不能)",
-            r"^(?:作为|作為)(?:一个|一個)?.{0,8}(?:语言模型|語言模型|人工智能|ai)",
-            r"^我(?:无法|無法|不能)(?:看到|观看|觀看|查看|描述|处理|處理|提供|协助)",
-            r"^(?:申し訳|すみません).{0,40}(?:できません|いたしかねます|できかねます)",
-            r"^(?:죄송).{0,40}(?:없습니다|수 없|못합니다)",
-            r"^lo siento,? .{0,30}\bno puedo\b",
-            r"^(?:je suis |désolé)(?:désolée?)?,? .{0,40}\bje ne (?:peux|suis)\b",
-            r"^(?:es tut mir leid|tut mir leid),? .{0,40}\bkann\b.{0,60}\bnicht\b",
-            r"^(?:desculpe|sinto muito|lamento),? .{0,40}\bnão posso\b",
-            r"^(?:извините|простите|к сожалению),? .{0,30}\bя не могу\b",
-        )
-    )
-)
 
 # (maximum length of a loop, consecutive repeats that make a fault), in words, then in characters of dense scripts.
 _WORD_LOOPS = ((1, 6), (2, 5), (4, 4), (40, 3))
@@ -69,14 +54,19 @@ _CHARACTER_LOOPS = ((2, 8), (5, 5), (11, 4), (60, 3))
 _PHRASE, _PHRASE_SHARE, _PHRASE_UNITS = 6, 0.5, 60
 
 
-def faults(text: str, stopped: bool, min_words: int, max_chars: int) -> tuple[FaultName, ...]:
+def faults(
+    text: str, stopped: bool, min_words: int, max_chars: int, question: str = "", filtered: bool = False
+) -> tuple[FaultName, ...]:
     """Return the names of all faults of a caption, in the order of `CHECKS`; () for a good one.
 
     Args:
         text: Caption with single blanks.
-        stopped: True when the model ended by itself; a truncated answer may still end with a whole sentence.
+        stopped: True when the model ended by itself. An answer at the maximum of tokens is truncated even if its last
+            sentence is whole, since more was to come.
         min_words: Minimum number of words; two characters count as a word in scripts without blanks.
         max_chars: Maximum number of characters.
+        question: Instruction that the model was given.
+        filtered: True when a filter of the server ended the answer.
     """
     if not any(char.isalnum() for char in text):
         return ("garbled",) if len(text) > 2 else ("empty",)
@@ -86,9 +76,14 @@ def faults(text: str, stopped: bool, min_words: int, max_chars: int) -> tuple[Fa
         "garbled": _garbled(text),
         "short": len(units) - dense + dense / 2 < min_words,
         "long": len(text) > max_chars,
-        "refusal": _REFUSALS.search(text.lower().replace("\u2019", "'")) is not None,
+        "refusal": refuses(text),
+        "error": is_error(text),
+        "thoughts": has_thoughts(text),
+        "conversation": is_conversation(text),
+        "echo": repeats_question(text, question),
         "repetition": _repeats(text, units, dense),
-        "truncated": not stopped and not _ended(text),
+        "filtered": filtered,
+        "truncated": not stopped,
     }
     return tuple(name for name in CHECKS if present.get(name))
 
@@ -104,11 +99,6 @@ def _garbled(text: str) -> bool:
     )
     letters = sum(1 for kind in kinds if kind[0] in "LMN")
     return bool(_SPECIAL.search(text)) or broken * 50 > len(visible) or letters * 2 < len(visible)
-
-
-def _ended(text: str) -> bool:
-    text = text.rstrip(_CLOSING)
-    return bool(text) and text[-1] in SENTENCE_ENDS
 
 
 def _repeats(text: str, units: Sequence[str], dense: int) -> bool:

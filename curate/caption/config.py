@@ -14,7 +14,7 @@ Backend = Literal["transformers", "vllm", "endpoint"]
 class CaptionConfig(Settings, hide_input_in_errors=True):
     """Captions written by people first, then captions by a vision-language model."""
 
-    REVISION: ClassVar[int] = 0
+    REVISION: ClassVar[int] = 1
     SPEED_ONLY: ClassVar = frozenset(
         {"device", "threads", "batch_clips", "vllm_gpu_share", "endpoint_url", "endpoint_timeout_s"}
     )

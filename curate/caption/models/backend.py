@@ -1,6 +1,5 @@
 """Interface of text generation models: questions, answers and the backend protocol."""
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -8,12 +7,11 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from reelweave.curate.caption.models.cleaning import clean
 from reelweave.curate.models.clip_frames import Fault
 
 TOP_P = 0.9
 """Share of the likelihood that servers draw from, for a temperature above 0."""
-
-_THOUGHTS = re.compile(r"^.*?</think>", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -44,16 +42,18 @@ class Draft:
     """One answer of a model, not checked yet.
 
     Attributes:
-        text: Answer with single blanks, without the reasoning before "</think>".
+        text: Answer as `reelweave.curate.caption.models.cleaning.clean` returns it.
         stopped: True when the model ended by itself, rather than at ``max_new_tokens``.
         tokens_in: Tokens of prompt and pictures.
         tokens_out: Tokens of the answer.
+        filtered: True when a filter of the server ended the answer.
     """
 
     text: str
     stopped: bool
     tokens_in: int
     tokens_out: int
+    filtered: bool = False
 
 
 class Backend(Protocol):
@@ -73,6 +73,6 @@ class Backend(Protocol):
         """Return an answer for each question; a `Fault` for a question that the model cannot process."""
 
 
-def draft(text: str, stopped: bool, tokens_in: int, tokens_out: int) -> Draft:
+def draft(text: str, stopped: bool, tokens_in: int, tokens_out: int, filtered: bool = False) -> Draft:
     """Build a `Draft` from the text of a model, cleaned."""
-    return Draft(" ".join(_THOUGHTS.sub("", text).split()), stopped, tokens_in, tokens_out)
+    return Draft(clean(text), stopped, tokens_in, tokens_out, filtered)

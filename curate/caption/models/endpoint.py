@@ -4,12 +4,16 @@ import base64
 import io
 import json
 import os
+import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import urlsplit
 
+import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 from pydantic import BaseModel, Field
@@ -32,11 +36,23 @@ _MOST_SHOWN = 200  # characters of an error that the server describes
 _REJECTED = (400, 413, 422)  # the question's fault; another may be answered
 _CHECK_S = 10.0
 _ATTEMPTS = 100  # time ends the retries: a server that starts again loads its weights for minutes
+_ASKED = 3  # times, where the answer is no chat completion
+_PAUSE_S = 0.1
 _IN_FLIGHT = 64  # connections that a pool keeps
 
 
+class _Part(BaseModel):
+    type: str
+    text: str = ""
+
+
 class _Message(BaseModel):
-    content: str | None = None
+    content: str | list[_Part] | None = None
+
+    def text(self) -> str:
+        if isinstance(self.content, list):  # further parts hold thoughts, or pictures
+            return "".join(part.text for part in self.content if part.type in ("text", "output_text"))
+        return self.content or ""
 
 
 class _Choice(BaseModel):
@@ -57,9 +73,12 @@ class _Completion(BaseModel):
 
     def draft(self) -> Draft:
         choice, usage = self.choices[0], self.usage or _Usage()
-        stopped = choice.finish_reason != "length"
         return draft(
-            choice.message.content or "", stopped, usage.prompt_tokens or 0, usage.completion_tokens or 0
+            choice.message.text(),
+            choice.finish_reason != "length",
+            usage.prompt_tokens or 0,
+            usage.completion_tokens or 0,
+            choice.finish_reason == "content_filter",
         )
 
 
@@ -71,6 +90,10 @@ class _Models(BaseModel):
     """List of the models that a server has."""
 
     data: list[_Model] = []
+
+
+class _NoCompletionError(Exception):
+    """Answer that is no chat completion, in the server's words or ours."""
 
 
 class _RejectedError(Exception):
@@ -135,16 +158,40 @@ class EndpointModel:
         where = f"the endpoint {self._config.endpoint_url}"
         again = "; run the same command again to go on"
         try:
-            response = self._request("POST", "/chat/completions", _question(self._named.name, ask))
-            return _Completion.model_validate_json(response).draft()
+            return self._completed(ask)
         except _RejectedError as error:
             return Fault(f"the model does not take the question: {error}")
         except StatusError as error:
             raise RunError(f"{where}: {_said(error)}{again}") from error
         except FAULTS as error:
             raise RunError(f"{where} does not answer ({type(error).__name__}){again}") from error
-        except ValueError as error:
-            raise RunError(f"{where} answers with something that is no chat completion{again}") from error
+        except _NoCompletionError as error:
+            raise RunError(
+                f"{where} answers with something that is no chat completion ({error}), also to a plain grey"
+                f" picture{again}"
+            ) from error
+
+    def _completed(self, ask: Ask) -> Draft | Fault:
+        """Return the completion, or a fault where the server has one for another question."""
+        try:
+            return self._asked(ask, _ASKED)
+        except _NoCompletionError as error:
+            with suppress(_RejectedError):  # this, too, is the answer of an endpoint that works
+                self._asked(_control(ask), 1)
+            return Fault(f"the server gave no chat completion in {_ASKED} attempts: {error}")
+
+    def _asked(self, ask: Ask, attempts: int) -> Draft:
+        question = _question(self._named.name, ask)
+        for attempt in range(1, attempts + 1):
+            response = b""
+            try:
+                response = self._request("POST", "/chat/completions", question)
+                return _Completion.model_validate_json(response).draft()
+            except ValueError as error:
+                if attempt == attempts:
+                    raise _NoCompletionError(_words(response)) from error
+            time.sleep(_PAUSE_S * 2**attempt)
+        raise AssertionError("unreachable")
 
     def _request(self, method: str, path: str, body: Mapping[str, Any] | None, once: bool = False) -> bytes:
         """Return the answer to a request, which is repeated while that may help."""
@@ -185,6 +232,12 @@ def _limits(timeout_s: float, attempts: int) -> StorageConfig:
         request_timeout_s=timeout_s,
         min_rate_kib_s=0,
     )
+
+
+def _control(ask: Ask) -> Ask:
+    """Return a question that any server answers which has answers at all."""
+    grey = None if ask.pictures is None else np.full((1, 64, 64, 3), 128, np.uint8)
+    return replace(ask, prompt="Name one colour.", pictures=grey, times_s=(0.0,), max_new_tokens=16)
 
 
 def _question(model: str, ask: Ask) -> dict[str, Any]:

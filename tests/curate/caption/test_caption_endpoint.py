@@ -9,6 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from reelweave.curate.caption import Caption, CaptionConfig, Captioner
+from reelweave.curate.caption.models import endpoint
 from reelweave.curate.caption.models.endpoint import KEY_VARIABLE
 from reelweave.curate.models.clip_frames import Fault, clip_pictures
 from reelweave.curate.run.curate import curate
@@ -96,24 +97,82 @@ def test_a_question_that_the_server_refuses_costs_no_other(server: ChatServer, c
     assert isinstance(second, Caption)
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        b"<html>",
-        b"{}",
-        b'{"choices": []}',
-        b'{"choices": [{"message": "x"}]}',
-        b'{"choices": [{"message": {"content": "A kite."}}], "usage": "many"}',
-        b"[" * 100_000,
-        b"null",
-    ],
-)
-def test_an_answer_that_is_no_completion_ends_the_run_in_words(
+NO_COMPLETIONS = [
+    b'{"error": {"message": "CUDA out of memory", "code": 500}}',
+    b"<html>",
+    b"{}",
+    b'{"choices": []}',
+    b'{"choices": [{"message": "x"}]}',
+    b'{"choices": [{"message": {"content": "A kite."}}], "usage": "many"}',
+    b"[" * 100_000,
+    b"null",
+]
+
+
+@pytest.mark.parametrize("answer", NO_COMPLETIONS)
+def test_a_server_without_any_completion_ends_the_run_in_words(
+    answer: bytes, server: ChatServer, clips: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(endpoint, "_PAUSE_S", 0.0)
+    server.fails = [(200, answer)] * 100
+    with pytest.raises(RunError, match=r"no chat completion \(.*run the same command again"):
+        Captioner(settings(server))(clips[:1])
+
+
+@pytest.mark.parametrize("answer", NO_COMPLETIONS[:1])
+def test_an_answer_that_is_no_completion_is_asked_for_again(
     answer: bytes, server: ChatServer, clips: list[bytes]
 ) -> None:
-    server.fails = [(200, answer)]
-    with pytest.raises(RunError, match="no chat completion; run the same command again"):
-        Captioner(settings(server))(clips[:1])
+    server.fails = [(200, answer)] * 2
+    (caption,) = Captioner(settings(server))(clips[:1])
+    assert isinstance(caption, Caption)
+    assert (caption.text, len(server.bodies)) == (KITE, 3)
+
+
+@pytest.mark.parametrize("answer", NO_COMPLETIONS[:4])
+def test_a_clip_that_gets_no_completion_costs_no_other(
+    answer: bytes, server: ChatServer, clips: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(endpoint, "_PAUSE_S", 0.0)
+    bright = clip_pictures(clips[0], fps=2.0, size=64)[0][0].mean()
+    server.caption = lambda seen: answer if abs(seen[0].mean() - bright) < 1 else KITE
+    first, second = Captioner(settings(server))(clips)
+    assert isinstance(first, Fault)
+    assert first.reason.startswith("the server gave no chat completion in 3 attempts: ")
+    assert isinstance(second, Caption)
+    assert isinstance(
+        Captioner(settings(server))(clips[:1])[0], Fault
+    )  # nor a run in which it is the only one
+
+
+def test_an_answer_in_parts_is_read(server: ChatServer, clips: list[bytes]) -> None:
+    parts = [
+        {"type": "thinking", "thinking": "A kite, it seems."},
+        {"type": "text", "text": "A red kite "},
+        {"type": "text", "text": "flies over the sea."},
+    ]
+    answer = json.dumps({"choices": [{"message": {"content": parts}, "finish_reason": "stop"}]}).encode()
+    server.caption = lambda _: answer
+    (caption,) = Captioner(settings(server))(clips[:1])
+    assert isinstance(caption, Caption)
+    assert caption.text == KITE
+
+
+def test_an_answer_that_the_servers_filter_ended_is_no_caption(
+    server: ChatServer, clips: list[bytes]
+) -> None:
+    choice = {"message": {"content": "A red kite flies over"}, "finish_reason": "content_filter"}
+    server.caption = lambda _: json.dumps({"choices": [choice]}).encode()
+    (fault,) = Captioner(settings(server))(clips[:1])
+    assert isinstance(fault, Fault)
+    assert "a filter of the server ended it" in fault.reason
+
+
+def test_a_question_that_the_server_repeats_is_left_out(server: ChatServer, clips: list[bytes]) -> None:
+    server.caption = lambda _: f"{server.bodies[-1]['messages'][0]['content'][-1]['text']}\n{KITE}"
+    (caption,) = Captioner(settings(server))(clips[:1])
+    assert isinstance(caption, Caption)
+    assert caption.text == KITE
 
 
 def test_a_server_that_stays_away_ends_the_run_in_words(server: ChatServer, clips: list[bytes]) -> None:

@@ -247,7 +247,7 @@ def test_another_version_of_a_stage_is_said_and_redone_when_asked_for(
     curate([str(raw)], str(made), asked)
     opened.paths.clear()
     before, same = tree(made), {(row["key"], row["sha256"]) for row in samples(made)}
-    monkeypatch.setattr(kind, "REVISION", 1)
+    monkeypatch.setattr(kind, "REVISION", kind.REVISION + 1)
     found = curate([str(raw)], str(made), asked, update=True)
     assert found.already_there
     assert [note for note in found.notes if stage[:4] in note and "--redo-older" in note], found.notes
@@ -273,7 +273,7 @@ def test_another_version_of_a_stage_is_said_and_redone_when_asked_for(
     assert last.already_there
     assert not [note for note in last.notes if "--redo-older" in note]
     # A threshold alone asks no model again.
-    monkeypatch.setattr(kind, "REVISION", 2)
+    monkeypatch.setattr(kind, "REVISION", kind.REVISION + 1)
     stricter = asked.model_copy(update={"filters": config(filters={"min_duration_s": 1.5}).filters})
     curate([str(raw)], str(made), stricter, update=True)
     found = curate([str(raw)], str(made), stricter, update=True)
