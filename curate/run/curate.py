@@ -241,7 +241,8 @@ def _curate(
         removals=dataset.manifest.removals if dataset is not None else [],
     )
     rejected = pa.concat_arrays([_rejected(table) for table in clips])
-    seconds, notes = driver.seconds(), (*driver.notes(), *_unreadable(clips), *_remarks(clips))
+    seconds = driver.seconds()
+    notes = (*driver.notes(), *_unreadable(clips), *state.copies.notes, *_remarks(clips))
     del state, driver, clips  # publishing takes as much memory again
     stored = [source.stored() for source in request.sources]
     ledger.write_note("inputs", {"inputs": list(request.inputs), "sources": stored})

@@ -18,6 +18,7 @@ from reelweave.curate.run.clip_arrays import ClipArrays
 from reelweave.curate.run.dedup_input import dedup_clips, model_vectors
 from reelweave.curate.run.reference_sets import ReferenceSets
 from reelweave.curate.run.stages.clip_stages import ClipStage
+from reelweave.curate.run.stages.copies import Copies
 from reelweave.curate.run.stages.footage import MatchMany
 from reelweave.curate.run.stages.model_stages import judge_of, model_stages
 from reelweave.curate.run.stages.text_embed_stage import TEXT_EMBED
@@ -25,7 +26,6 @@ from reelweave.curate.run.tables.clips import CLIPS, by_span, clip_ids, from_rec
 from reelweave.curate.run.tables.closed import ClosedSources
 from reelweave.curate.run.tables.columns import Mask, column, equal, kept, mask_of, taken, texts_of
 from reelweave.curate.run.tables.compare import (
-    copies_among,
     taken_down,
     without_copies,
     without_duplicates,
@@ -80,6 +80,7 @@ class CurationState:
         earlier: Those before deduplication.
         later: Those after it.
         beside: Those that run while sources are cut: the earlier ones, or all.
+        copies: Choice among clips of sources of the same bytes.
         places: TextPlaces of the clips of the present revision, see `places_of`.
     """
 
@@ -123,6 +124,7 @@ class CurationState:
         self.places = places_of(dataset)
         self._place_ids = TextPlaces(column(self.places, "id"))
         self._arrays = ClipArrays(ledger)
+        self.copies = Copies(self.listed, config.captions, config.storage, dataset)
 
     def close_source(self, uri: str, summary: SourceSummary, fingerprint: str = "") -> None:
         """Add the summary of a source, whose arrays may have been written anew; see `ClosedSources.add`."""
@@ -321,7 +323,7 @@ class CurationState:
             clips.add(partition, table)
             parts.append(self._compared(table))
         remaining = KeptClips.joined(parts)
-        twins = copies_among(remaining.keys)
+        twins = self.copies.among(remaining, clips)
         copies = np.flatnonzero(twins >= 0)
         copied = (
             remaining.partitions_of(copies),

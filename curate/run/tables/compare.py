@@ -1,6 +1,6 @@
 """State of clips after they are compared with take-downs and with each other."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -36,19 +36,28 @@ def taken_down(clips: pa.Table, down: TakeDowns, index_of: Mapping[str, int]) ->
     return by_span(joined([kept(clips, ~named), from_records(gone, index_of)])) if gone else clips
 
 
-def copies_among(keys: pa.Array) -> Rows:
-    """Return the first place of each key, for clips whose key repeats; -1 for the others and for the first.
+def copies_among(keys: pa.Array, rank: Callable[[Rows], Rows]) -> Rows:
+    """Return the place of the chosen clip of each key that repeats; -1 for the others and for the chosen ones.
 
     Two names of one source give such clips. They are sorted, so that the name that is kept does not depend on the
     order of the work.
+
+    Args:
+        keys: Keys of clips.
+        rank: Function from places of clips whose keys repeat to their ranks: the least one is chosen, of equal ones the
+            first.
     """
     twin_rows = np.full(len(keys), -1, np.int64)
     rows = np.flatnonzero(may_repeat(hashes(keys)))
     if len(rows):
         codes = keys.take(pa.array(rows)).dictionary_encode().indices.to_numpy()
-        _, first, which = np.unique(codes, return_index=True, return_inverse=True)
-        twins = rows[first[which]]
-        twin_rows[rows] = np.where(twins == rows, -1, twins)
+        repeats = np.bincount(codes)[codes] > 1
+        rows, codes = rows[repeats], codes[repeats]
+    if len(rows):
+        order = np.lexsort((rows, rank(rows), codes))
+        _, first, which = np.unique(codes[order], return_index=True, return_inverse=True)
+        twins = rows[order][first[which]]
+        twin_rows[rows[order]] = np.where(twins == rows[order], -1, twins)
     return twin_rows
 
 
