@@ -19,23 +19,27 @@ _VALUES = {"v_prediction": "v", "squaredcos_cap_v2": "cosine"}
 _SHIFTS = ("flow_shift", "shift")  # of multistep solvers, and of Euler's
 
 
-class Difference(NamedTuple):
-    """Key of an objective whose value is another one than the published.
+class Compared(NamedTuple):
+    """Key of an objective that a scheduler has a value of.
 
     Attributes:
         key: key below ``objective``.
         configured: value of the configuration.
         published: value of the scheduler, in our words.
+        default: value where a configuration leaves the key out.
     """
 
     key: str
     configured: Any
     published: Any
+    default: Any
+
+    @property
+    def differs(self) -> bool:
+        return bool(self.configured != self.published)
 
 
-def differences(
-    config: FlowConfig | EDMConfig | DDPMConfig, scheduler: Mapping[str, Any]
-) -> list[Difference]:
+def compare(config: FlowConfig | EDMConfig | DDPMConfig, scheduler: Mapping[str, Any]) -> list[Compared]:
     """Compare an objective with a scheduler of diffusers.
 
     A shift that depends on the number of tokens is a choice, and is not compared.
@@ -47,20 +51,16 @@ def differences(
     if isinstance(config, FlowConfig):
         if not isinstance(config.shift, ConstantShift):
             return []
-        pairs = [("shift.factor", config.shift.factor, name) for name in _SHIFTS]
+        values = [("shift.factor", config.shift.factor, name, 1.0) for name in _SHIFTS]
     else:
         names = _DDPM if isinstance(config, DDPMConfig) else _EDM
-        pairs = [(key, getattr(config, key), name) for key, name in names.items()]
-    compared = [
-        Difference(key, configured, _in_our_words(scheduler[name]))
-        for key, configured, name in pairs
-        if scheduler.get(name) is not None
-    ]
+        fields = type(config).model_fields
+        values = [(key, getattr(config, key), name, fields[key].default) for key, name in names.items()]
     cosine = isinstance(config, DDPMConfig) and scheduler.get("beta_schedule") == "squaredcos_cap_v2"
     return [
-        difference
-        for difference in compared
-        if difference.configured != difference.published and not (cosine and "beta_" in difference.key)
+        Compared(key, configured, _in_our_words(scheduler[name]), default)
+        for key, configured, name, default in values
+        if scheduler.get(name) is not None and not (cosine and key in ("beta_start", "beta_end"))
     ]
 
 

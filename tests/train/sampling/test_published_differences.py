@@ -73,6 +73,9 @@ def test_other_betas_are_said_and_the_published_objective_is_silent(cogvideox: P
     Trainer(config, ClipStream(), cogvideox / "run").run()
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("objective differs")]
     assert len(lines) == 1
+    # It can be copied: zero SNR alone would be refused.
+    assert "objective: {name: ddpm, prediction: v, schedule: scaled_linear," in lines[0]
+    assert "snr_shift is" not in lines[0]
     assert len(metrics(cogvideox / "run")) == 1
     load_published(config, torch.device("cpu"))
     assert caplog.text.count("objective differs") == 1

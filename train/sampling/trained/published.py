@@ -8,7 +8,7 @@ from reelweave.train.config.model import DiffusersConfig
 from reelweave.train.config.run import TrainConfig
 from reelweave.train.models.denoiser import Denoiser
 from reelweave.train.models.published.folder import SCHEDULER, scheduler_description
-from reelweave.train.objectives.published import Difference, differences
+from reelweave.train.objectives.published import Compared, compare
 
 
 def compare_with_published(config: TrainConfig, dit: Denoiser, new: bool) -> list[str]:
@@ -29,23 +29,28 @@ def compare_with_published(config: TrainConfig, dit: Denoiser, new: bool) -> lis
         scheduler = scheduler_description(config.model.name, "model.name")
     except UsageError as error:
         return [*lines, f"objective is not compared with the published one: {error}"]
-    if different := differences(config.objective, scheduler):
-        line = _sentence(config.model, config.objective.name, different)
-        if new and any(difference.key == "prediction" for difference in different):
+    compared = compare(config.objective, scheduler)
+    if different := [value.key for value in compared if value.differs]:
+        line = _sentence(config.model, config.objective.name, compared)
+        if new and "prediction" in different:
             raise UsageError(line)
         lines.append(line)
     return lines
 
 
-def _sentence(model: DiffusersConfig, objective: str, different: list[Difference]) -> str:
+def _sentence(model: DiffusersConfig, objective: str, compared: list[Compared]) -> str:
     values = ", ".join(
-        f"{key} is {_yaml(configured)}, there {_yaml(published)}" for key, configured, published in different
+        f"{value.key} is {_yaml(value.configured)}, there {_yaml(value.published)}"
+        for value in compared
+        if value.differs
     )
+    # Whole, so that it can be copied: what differs, and what a configuration must name beside it.
     settings = ", ".join(
-        f"shift: {{kind: constant, factor: {_yaml(published)}}}"
-        if key == "shift.factor"
-        else f"{key}: {_yaml(published)}"
-        for key, _, published in different
+        f"shift: {{kind: constant, factor: {_yaml(value.published)}}}"
+        if value.key == "shift.factor"
+        else f"{value.key}: {_yaml(value.published)}"
+        for value in compared
+        if value.differs or value.published != value.default
     )
     return (
         f"objective differs from {SCHEDULER} of {model.name}: {values};"
