@@ -16,7 +16,7 @@ from reelweave.loader.blend.subset import SampleRange, within
 from reelweave.loader.blend.tree import BlendNode, Group, Leaf, check_weights, exact
 from reelweave.loader.dataset import Dataset
 from reelweave.loader.errors import RunError, UsageError
-from reelweave.loader.storage import StorageConfig, open_storage
+from reelweave.loader.storage import Storage, StorageConfig, open_storage
 from reelweave.loader.storage.names import redacted
 
 MAX_LEAVES = 1000
@@ -161,14 +161,27 @@ class _Resolver:
             raise UsageError(f"{context.named}.{key}: {error}") from error
         return Group(tuple(parts), by, node.epoch_samples)
 
+    def _dataset(self, storage: Storage) -> Dataset:
+        """Return the dataset of a storage, opened once."""
+        known = self.datasets.get(storage.root)
+        if known is None:
+            known = self.datasets[storage.root] = Dataset(storage, self._config)
+        # Names of web datasets lack the query, which may be a signature or may choose a dataset.
+        elif _query_of(known.storage) != _query_of(storage) and (
+            Dataset(storage, self._config).manifest != known.manifest
+        ):
+            raise UsageError(
+                f"{storage.root} names two datasets, whose addresses differ in the query alone; give them different"
+                " paths"
+            )
+        return known
+
     def _leaf(self, uri: str, split: str, context: _NodeContext) -> int:
         if len(self.leaves) == MAX_LEAVES:
             raise UsageError(f"{context.named}: a blend may have {MAX_LEAVES} datasets")
         try:
             storage = open_storage(uri, self._config, context.listed_in)
-            if storage.root not in self.datasets:
-                self.datasets[storage.root] = Dataset(storage, self._config)
-            dataset = self.datasets[storage.root]
+            dataset = self._dataset(storage)
             if (storage.root, split) not in self._split_sizes:
                 self._split_sizes[storage.root, split] = len(split_rows(dataset, split))
         except (UsageError, RunError) as error:
@@ -212,3 +225,7 @@ def _last(uri: str) -> str:
     """Return the last part of a path, without the ending of a blend file."""
     last = redacted(uri).rstrip("/").rpartition("/")[2]
     return last.rpartition(".")[0] if is_blend_file(last) else last
+
+
+def _query_of(storage: Storage) -> str:
+    return str(getattr(storage, "query", ""))  # of the web, whose module is loaded where it is used

@@ -11,6 +11,7 @@ from reelweave.loader.blend import open_blend, open_source
 from reelweave.loader.dataset import Dataset, open_dataset
 from reelweave.loader.errors import RunError, UsageError
 from reelweave.loader.storage import StorageConfig, open_storage
+from tests.httpserver import web_server
 from tests.loader.blend.blend_datasets import blend_of, content, leaf_keys, write_dataset
 from tests.s3server import make_bucket, s3_server
 
@@ -314,3 +315,25 @@ def test_nesting_ends_somewhere(file: Path) -> None:
         node = {"blend": [node]}
     with pytest.raises(UsageError, match="nested in more than 16"):
         blend_of(file, train=node)
+
+
+def test_datasets_on_the_web_that_differ_in_the_query_alone_are_not_taken_for_one(
+    folder: Path, file: Path
+) -> None:
+    def answer(handler) -> bool:
+        """Serve the dataset that the query names, whoever signed the link."""
+        path, _, query = handler.path.partition("?")
+        name = "images" if "images" in query else "clips"
+        served = folder / name / path.removeprefix("/get/")
+        handler.answer(200, served.read_bytes()) if served.is_file() else handler.answer(404, b"")
+        return True
+
+    config = StorageConfig(allow_private=True)
+    with web_server() as web:
+        web.script = answer
+        entries = [f"    - {{path: '{web.url}/get?{query}'}}\n" for query in ("sig=1", "sig=2", "ds=images")]
+        file.write_text(f"{ENERGON}splits:\n  train:\n    blend:\n{''.join(entries[:2])}")
+        assert len(open_blend(file, config=config).datasets) == 1
+        file.write_text(f"{ENERGON}splits:\n  train:\n    blend:\n{''.join(entries)}")
+        with pytest.raises(UsageError, match="names two datasets, whose addresses differ in the query alone"):
+            open_blend(file, config=config)
