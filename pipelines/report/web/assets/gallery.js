@@ -17,6 +17,7 @@
   let asked = 0; // number of the newest question, so that older answers are dropped
   let sentinel; // sees the end of the cards
   let listHash = ""; // facets to which a closed clip leads back
+  let written = null; // address that the facets gave, until the page follows it
 
   const hexOf = (text) => Array.from(new TextEncoder().encode(text), (one) => one.toString(16).padStart(2, "0")).join("");
   const numbered = (name, place) => `${name}-${String(place + 1).padStart(4, "0")}`;
@@ -274,7 +275,9 @@
     if (dialog.open) dialog.close();
     if (hash.replace(/^#$/, "") === listHash.replace(/^#$/, "") && shown) return;
     listHash = hash;
-    restore(hash);
+    // An address that the facets gave says nothing new, and they may have gone on since.
+    if (hash !== written) restore(hash);
+    written = null;
     await find();
   }
 
@@ -431,7 +434,10 @@
     let pause = 0;
     form.addEventListener("input", () => {
       clearTimeout(pause);
-      pause = setTimeout(() => location.replace(facets()), 200);
+      pause = setTimeout(() => {
+        location.replace(facets());
+        written = location.hash;
+      }, 200);
     });
     document.getElementById("all").addEventListener("click", () => location.replace("#"));
     form.addEventListener("submit", (event) => event.preventDefault());
