@@ -20,7 +20,7 @@ SECONDS = 40
 """Time after which no further test begins; the last one and the start of Python come on top."""
 FARTHEST = 3
 """Distance beyond which nearly every test file counts as near."""
-MOST_FILES = 40
+MAX_FILES = 40
 """Test files that are read at most, since reading all takes longer than a minute."""
 BESIDE = {
     "docs/": ("tests/test_docs.py", "tests/test_site.py"),
@@ -125,14 +125,12 @@ def main() -> int:
     changed = changed_files()
     files = _git("ls-files", "*.py") + _git("ls-files", "--others", "--exclude-standard", "*.py")
     tests = nearest_tests(changed, imports_by_file(path for path in files if (ROOT / path).is_file()))
-    nearest = list(tests)[:MOST_FILES]
+    nearest = list(tests)[:MAX_FILES]
     print(f"{len(changed)} changed files, {len(tests)} test files near them; begin with {len(nearest)}")
     if not nearest:
         return 0
     chosen = "not toolchain and not thorough and not nightly"
-    return pytest.main(
-        ["-q", "-m", chosen, "-p", "no:randomly", *nearest, *sys.argv[1:]], [StopInTime(SECONDS)]
-    )
+    return pytest.main(["-q", "-m", chosen, *nearest, *sys.argv[1:]], [StopInTime(SECONDS)])
 
 
 if __name__ == "__main__":

@@ -7,12 +7,15 @@ second run that loses its reader there.
 import json
 import threading
 
+from pydantic import TypeAdapter, ValidationError
+
 from reelweave.curate.foreign.tar import NOTES
 from reelweave.loader.base.processors import is_low_on_memory
 from reelweave.loader.errors import MachineError
 from reelweave.loader.storage import ObjectInfo, Storage
 
 _NOTE = f"{NOTES}killed.json"
+_OFFSETS = TypeAdapter(dict[str, list[int]])
 
 
 class KilledSamples:
@@ -27,8 +30,8 @@ class KilledSamples:
         self._tars, self._place = tars, place
         self._lock = threading.Lock()
         try:
-            self._known: dict[str, list[int]] = json.loads(place.read(_NOTE))
-        except FileNotFoundError:
+            self._known = _OFFSETS.validate_json(place.read(_NOTE))
+        except (FileNotFoundError, ValidationError):  # a damaged note costs one more run
             self._known = {}
 
     def refuse(self, info: ObjectInfo, offset: int, times: int, reason: str) -> None:

@@ -78,9 +78,10 @@ def probe(data: bytes | memoryview) -> Media:
     if not data:
         raise SourceError("is empty")
     further = further_film(io.BytesIO(data))
-    if further == "tangled":
+    state = None if further is None else further.state
+    if state == "tangled":
         raise SourceError("is several fragmented films joined, whose frames are not told apart; split it")
-    rest, data = further == "unread" or has_further_picture(data), first_picture(data)
+    rest, data = state == "unread" or has_further_picture(data), first_picture(data)
     with open_video(io.BytesIO(data), containers=FORMATS) as (container, stream), _decoding():
         stated_data = side_data(stream)
         if (dolby_vision := stated_data.dolby_vision) and dolby_vision.fault:

@@ -219,7 +219,7 @@ def _curate(
     weights = check(config, request.stages)
     ledger.write_note("config", config.content())
     missing = availability(config)
-    state = CurationState(config, ledger, request.sources, dataset, request.models)
+    state = CurationState(config, ledger, request.sources, dataset, request.stages, request.models)
     if change.retry_failed:
         state.forget_failures()
     open_work = sentences(work_of(state, request.before, change.redo_older))
@@ -267,9 +267,13 @@ def _revised(state: CurationState) -> dict[str, dict[str, int]]:
 
 def _older(request: Asked, config: CurateConfig) -> tuple[str, ...]:
     """Return in words what earlier versions made of the sources of a finished dataset."""
-    if request.dataset is None or not may_be_older(request.ledger, config, request.dataset):
+    if request.dataset is None or not may_be_older(
+        request.ledger, config, request.dataset, request.stages, request.models
+    ):
         return ()
-    state = CurationState(config, request.ledger, request.sources, request.dataset, request.models)
+    state = CurationState(
+        config, request.ledger, request.sources, request.dataset, request.stages, request.models
+    )
     return sentences(work_of(state, None, redo_older=False))
 
 

@@ -54,7 +54,7 @@ def forecast_curation(
         sources = list_sources(inputs, config.storage)
         stages = model_stages(config)
         check(config, stages)
-        state = CurationState(config, ledger, sources, None, model_digests(stages, ledger))
+        state = CurationState(config, ledger, sources, None, stages, model_digests(stages, ledger))
         looked_at = sorted(sources, key=lambda source: digest(source.uri))[: rates.headers]
         extent = extents(sources, read_headers(looked_at, config.storage, config.probe))
         sample = choose_sample(sources, extent, rates.sample)
@@ -97,7 +97,9 @@ def forecast_update(
         request = asked_for(inputs, storage, config, update=True)
         if request.dataset is None:
             return None
-        state = CurationState(config, request.ledger, request.sources, request.dataset, request.models)
+        state = CurationState(
+            config, request.ledger, request.sources, request.dataset, request.stages, request.models
+        )
         if retry_failed:
             state.forget_failures()
         return work_of(state, request.before, redo_older)

@@ -20,7 +20,8 @@ from reelweave.curate.run.reference_sets import ReferenceSets
 from reelweave.curate.run.stages.clip_stages import ClipStage
 from reelweave.curate.run.stages.copies import Copies
 from reelweave.curate.run.stages.footage import MatchMany
-from reelweave.curate.run.stages.model_stages import judge_of, model_stages
+from reelweave.curate.run.stages.model_stage import ModelStage
+from reelweave.curate.run.stages.model_stages import judge_of
 from reelweave.curate.run.stages.text_embed_stage import TEXT_EMBED
 from reelweave.curate.run.tables.clips import CLIPS, by_span, clip_ids, from_records, joined, to_records
 from reelweave.curate.run.tables.closed import ClosedSources
@@ -62,7 +63,9 @@ class CurationState:
         ledger: Entries of this run and of earlier ones.
         sources: All sources of the input.
         dataset: The present revision; None where nothing is published.
-        models: Identities from `reelweave.curate.run.stages.model_stages.model_digests`.
+        stages: Stages over clips that the configuration asks for, from
+            `reelweave.curate.run.stages.model_stages.model_stages`.
+        models: Identities of their models, from `reelweave.curate.run.stages.model_stages.model_digests`.
 
     Attributes:
         config: See above.
@@ -90,6 +93,7 @@ class CurationState:
         ledger: Ledger,
         sources: Iterable[SourceRef],
         dataset: Dataset | None,
+        stages: Sequence[ModelStage],
         models: Mapping[str, str],
     ) -> None:
         self.config, self.ledger, self.dataset = config, ledger, dataset
@@ -102,11 +106,10 @@ class CurationState:
         self.sources = {uri: source for uri, source in by_uri.items() if uri not in self._down.sources}
         source_config = config.source_stage()
         self.cut = CutSource(source_config, config.storage, ledger, config_digest(source_config), self._down)
-        asked = model_stages(config)
-        self.wanted = judge_of(asked, config)
-        self.stages = [stage.clip_stage(ledger, models, self.wanted) for stage in asked]
-        self.model_stages = {stage.name: stage for stage in asked}
-        self._vectors = next((stage.name for stage in asked if stage.makes_vectors), None)
+        self.wanted = judge_of(stages, config)
+        self.stages = [stage.clip_stage(ledger, models, self.wanted) for stage in stages]
+        self.model_stages = {stage.name: stage for stage in stages}
+        self._vectors = next((stage.name for stage in stages if stage.makes_vectors), None)
         self.earlier = [stage for stage in self.stages if not stage.after_dedup]
         self.later = [stage for stage in self.stages if stage.after_dedup]
         self.beside = self.stages if config.run.caption_while_cutting else self.earlier

@@ -295,7 +295,7 @@ def _scan(file: BinaryIO, config: SourceStageConfig, segments: Sequence[Segment]
 
 def check_order(file: BinaryIO) -> None:
     """Raise `SourceError` for fragmented films of MP4 that were joined, whose frames come mixed."""
-    if further_film(file) == "tangled":
+    if (further := further_film(file)) is not None and further.state == "tangled":
         raise SourceError(
             "is several fragmented films joined, whose frames are not told apart; split the file"
         )

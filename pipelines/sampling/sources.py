@@ -11,8 +11,8 @@ from reelweave.train.checkpoint.weights import weights_of
 from reelweave.train.config.model import DiffusersConfig
 from reelweave.train.distributed.first_rank import on_first
 from reelweave.train.distributed.world import World
-from reelweave.train.latents.frozen_parts import frozen_parts, published_part
 from reelweave.train.models.published.experts import other_expert
+from reelweave.train.sampling.trained.frozen_parts import frozen_parts, published_part
 from reelweave.train.sampling.trained.load import LORA_FILE, Trained
 
 

@@ -47,6 +47,7 @@ from reelweave.curate.run import curate as phases
 from reelweave.curate.run.driver import Driver
 from reelweave.curate.run.shard import WriteShard
 from reelweave.curate.run.stages.clip_stages import caption_identity
+from reelweave.curate.run.stages.model_stages import model_stages
 from reelweave.curate.run.state import CurationState
 from reelweave.curate.run.tables.closed import text_id
 from reelweave.curate.run.tables.samples import accounting_table, scores_table
@@ -129,7 +130,7 @@ def make_segments(folder: Path, sources: int, per_source: int) -> None:
     """Write a list of sources and the segments of their entries, as a long run leaves them."""
     make_list(folder, sources)
     ledger = Ledger(open_storage(folder / "dataset"))
-    state = CurationState(CONFIG, ledger, [], None, {})
+    state = CurationState(CONFIG, ledger, [], None, model_stages(CONFIG), {})
     [stage] = state.stages
     listed = list_sources([str(folder / "list.csv")], CONFIG.storage)
     # Entries of one segment are made as workers make them; other segments have other digests.
@@ -233,7 +234,7 @@ def make(folder: Path, sources: int, per_source: int, pictures: int) -> None:
     """Write a list of sources and the entries, arrays and clips that workers make of them."""
     make_list(folder, sources)
     ledger = Ledger(open_storage(folder / "dataset"))
-    state = CurationState(CONFIG, ledger, [], None, {})
+    state = CurationState(CONFIG, ledger, [], None, model_stages(CONFIG), {})
     [captions] = state.stages
     clips = folder / "dataset/.ledger/clips"
     clips.mkdir(parents=True)

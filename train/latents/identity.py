@@ -7,10 +7,9 @@ from reelweave.loader.storage.checksums import files_sha256
 from reelweave.train.config.run import TrainConfig
 from reelweave.train.config.text import PublishedTextConfig, TransformersTextConfig
 from reelweave.train.config.tokenizer import DiffusersVAEConfig, PatchTransformConfig
-from reelweave.train.models.published.folder import part_folder, part_sha256
+from reelweave.train.models.published.folder import TOKENIZER_FILES, part_folder, part_sha256
 
 _PLACE = {"name", "subfolder", "tokenizer_subfolder"}
-_TOKENIZER_FILES = (".json", ".model", ".txt")
 
 
 def tokenizer_identity(config: PatchTransformConfig | DiffusersVAEConfig) -> dict[str, Any]:
@@ -52,7 +51,7 @@ def _encoder(config: PublishedTextConfig, key: str) -> dict[str, str]:
     words = Path(config.name) / config.tokenizer_subfolder
     # On the hub, tokenizer and weights share one repository.
     tokenizer_files = (
-        sorted(path for path in words.glob("*") if path.suffix in _TOKENIZER_FILES) if words.is_dir() else []
+        sorted(path for path in words.glob("*") if path.suffix in TOKENIZER_FILES) if words.is_dir() else []
     )
     return {"files": files, "tokenizer_files": files_sha256(tokenizer_files)}
 

@@ -3,6 +3,7 @@
 import hashlib
 import logging
 from contextlib import suppress
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -16,8 +17,8 @@ from reelweave.train.config.run import TrainConfig
 from reelweave.train.config.vae import VaeTrainConfig
 from reelweave.train.distributed.first_rank import on_first
 from reelweave.train.distributed.world import ALONE, World
-from reelweave.train.latents.frozen_parts import FrozenParts, check_parts
 from reelweave.train.sampling.trained.base import check_base
+from reelweave.train.sampling.trained.frozen_parts import FrozenParts, check_parts
 from reelweave.train.step.batches import BatchStream, dataset_names_of, plan_keys_of
 from reelweave.train.step.learning_rate import learning_rate
 
@@ -43,7 +44,7 @@ class ExternalFiles(NamedTuple):
     """
 
     base: BaseWeights | None = None
-    parts: FrozenParts = {}  # noqa: RUF012 - never changed
+    parts: FrozenParts = MappingProxyType({})
 
 
 def resume(

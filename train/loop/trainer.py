@@ -7,7 +7,6 @@ from reelweave.train.checkpoint.folder import latest
 from reelweave.train.checkpoint.names import folder_of
 from reelweave.train.checkpoint.state import BaseWeights, read_checkpoint_state
 from reelweave.train.config.run import TrainConfig
-from reelweave.train.latents.frozen_parts import frozen_parts, read_parts
 from reelweave.train.loop.denoiser import DenoiserTask
 from reelweave.train.loop.evaluation import HeldOutEvaluation
 from reelweave.train.loop.loop import TrainingLoop
@@ -15,6 +14,7 @@ from reelweave.train.loop.validation import Validation
 from reelweave.train.models.encoders.stored import StoredEncoders
 from reelweave.train.parallel.mesh import Ranks
 from reelweave.train.sampling.trained.base import base_weights, keep_base, read_base
+from reelweave.train.sampling.trained.frozen_parts import frozen_parts, read_parts
 from reelweave.train.step.batches import BatchStream
 
 

@@ -10,7 +10,7 @@ from reelweave.loader.errors import UsageError, first_line
 from reelweave.train.checkpoint.new_folder import check_new, new_folder
 from reelweave.train.checkpoint.weights import Weights
 from reelweave.train.config.vae import VaeTrainConfig
-from reelweave.train.latents.frozen_parts import check_parts, vae_parts
+from reelweave.train.sampling.trained.frozen_parts import check_parts, vae_parts
 from reelweave.train.vae.network import VideoVae
 from reelweave.train.vae.statistics import LatentStatistics, mean_and_deviation
 

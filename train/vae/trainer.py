@@ -5,9 +5,9 @@ from pathlib import Path
 from reelweave.loader.errors import UsageError
 from reelweave.loader.storage import Storage
 from reelweave.train.config.vae import VaeTrainConfig
-from reelweave.train.latents.frozen_parts import read_parts, vae_parts
 from reelweave.train.loop.loop import TrainingLoop
 from reelweave.train.parallel.mesh import Ranks
+from reelweave.train.sampling.trained.frozen_parts import read_parts, vae_parts
 from reelweave.train.step.batches import BatchStream, ShapedStream
 from reelweave.train.vae.evaluation import Evaluation
 from reelweave.train.vae.network import VideoVae

@@ -1,7 +1,7 @@
 """Films behind the first one of a file, of which demuxers read nothing, or not in order."""
 
 import re
-from typing import BinaryIO, Literal
+from typing import BinaryIO, Literal, NamedTuple
 
 from reelweave.curate.frames.container.encryption import boxes
 
@@ -14,36 +14,47 @@ _BEGINNINGS = {
 }
 """Beginnings of films by the containers whose demuxers end before a second one, or take it for a packet."""
 
-_BESIDE, _BEHIND = (
-    64,
-    1 << 20,
-)  # bytes around the beginning of the last packet, and behind it, that are looked at
-
+_BESIDE = 64
+"""Bytes around the beginning of the last packet that are looked at."""
+_BEHIND = 1 << 20
+"""Bytes behind the last packet that are looked at."""
 _MOST_INDEX_BYTES = 1 << 20  # of a fragment
 
 
-def further_film(file: BinaryIO) -> Literal["unread", "tangled"] | None:
-    """Return what becomes of a further film that was joined to an MP4 or MOV file; None if there is none.
+class FurtherFilm(NamedTuple):
+    """Film that was joined to an MP4 or MOV file.
 
-    unread: it has an index of its own, which FFmpeg and players skip. tangled: its fragments begin anew in time, and
-    FFmpeg sorts them among those of the first film. An init segment that is repeated within one stream is no film.
+    Attributes:
+        state: unread: it has an index of its own, which FFmpeg and players skip. tangled: its fragments begin anew in
+            time, and FFmpeg sorts them among those of the first film.
+        offset: Byte at which it begins; 0 where only its index tells it.
+    """
+
+    state: Literal["unread", "tangled"]
+    offset: int
+
+
+def further_film(file: BinaryIO) -> FurtherFilm | None:
+    """Return the film that was joined to an MP4 or MOV file; None if there is none.
+
+    An init segment that is repeated within one stream is no film.
     """
     found = list(boxes(file))
     indexes = [at for at, (kind, _, _) in enumerate(found) if kind == b"moov"]
     if len(indexes) < 2:
         return None
+    offset = next((offset for kind, offset, _ in found if kind == b"ftyp" and offset), 0)
     behind = _fragment_time(file, found[indexes[1] :])
     if behind is None:
-        return "unread"
+        return FurtherFilm("unread", offset)
     before = _fragment_time(file, found[: indexes[1]][::-1])
-    return "tangled" if before is not None and behind <= before else None
+    return FurtherFilm("tangled", offset) if before is not None and behind <= before else None
 
 
 def unread_from(file: BinaryIO) -> int | None:
     """Return the byte at which an unread film begins in MP4 or MOV, 0 where only its index tells it; None if none."""
-    if further_film(file) != "unread":
-        return None
-    return next((offset for kind, offset, _ in boxes(file) if kind == b"ftyp" and offset), 0)
+    further = further_film(file)
+    return further.offset if further is not None and further.state == "unread" else None
 
 
 def begins_behind(file: BinaryIO, container: str, last_packet: tuple[int, int]) -> int | None:

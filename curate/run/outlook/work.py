@@ -15,6 +15,7 @@ from reelweave.curate.ledger.ledger import RUN, Ledger
 from reelweave.curate.ledger.redo import is_redone
 from reelweave.curate.run.outlook.measuring import wants_scores
 from reelweave.curate.run.shard import revisions_of
+from reelweave.curate.run.stages.model_stage import ModelStage
 from reelweave.curate.run.state import CurationState
 from reelweave.curate.run.tables.closed import ClosedSources
 from reelweave.curate.run.tables.columns import Mask, column, equal, kept
@@ -50,15 +51,24 @@ class Work:
     said: str
 
 
-def may_be_older(ledger: Ledger, config: CurateConfig, dataset: Dataset) -> bool:
+def may_be_older(
+    ledger: Ledger,
+    config: CurateConfig,
+    dataset: Dataset,
+    stages: Sequence[ModelStage],
+    models: Mapping[str, str],
+) -> bool:
     """Return whether a dataset may hold results of earlier versions of the code; cheap to ask."""
-    revised = (config.captions, config.embed, config.aesthetic, config.text_embed)
     return (
         bool(ADDED)
         or is_redone(ledger, dataset.manifest.revision)
-        or any(part.REVISION for part in revised)
         or config.revisions() != revisions_of(dataset)
         or not earlier_digests(config.source_stage()).keys().isdisjoint(ledger.fingerprints(CUT))
+        or any(
+            earlier and not set(earlier).isdisjoint(ledger.fingerprints(stage.name))
+            for stage in stages
+            for earlier in [stage.fingerprints(models)[1]]
+        )
     )
 
 

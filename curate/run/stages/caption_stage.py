@@ -35,7 +35,7 @@ class CaptionStage(ModelStage):
     name = CAPTIONS
 
     def __init__(self, config: CaptionConfig, storage: StorageConfig, cpus: float, gpus: float) -> None:
-        self._config, self._storage = config, storage
+        self._config, self._storage, self.configs = config, storage, (config,)
         self.has_model = self.after_dedup = config.model is not None
         # Behind an endpoint models have names and no files.
         self.served = config.backend == "endpoint"
@@ -55,7 +55,7 @@ class CaptionStage(ModelStage):
 
     def clip_stage(self, ledger: Ledger, digests: Mapping[str, str], go_on: Judge) -> ClipStage:
         clips = CaptionClips(self._config, self._storage, Captioner(self._config) if self.has_model else None)
-        fingerprint, earlier = self.fingerprints(digests, self._config)
+        fingerprint, earlier = self.fingerprints(digests)
         return ClipStage(
             self.name,
             fingerprint,

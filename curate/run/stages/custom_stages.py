@@ -48,11 +48,12 @@ class CustomModelStage(ModelStage):
         name: Name in the configuration.
         config: Its configuration.
         captions_late: Whether captions come after deduplication.
+        makes_vectors: Whether its vectors are the video embedding.
     """
 
-    def __init__(self, name: str, config: StageConfig, captions_late: bool) -> None:
-        self.name = stage_name(name)
-        self._config = config
+    def __init__(self, name: str, config: StageConfig, captions_late: bool, makes_vectors: bool) -> None:
+        self.name, self.makes_vectors = stage_name(name), makes_vectors
+        self._config, self.configs = config, (config,)
         self._class = stage_class(config.code)
         self.scores = tuple(self._class.scores)
         self.after_dedup = config.after_dedup or (self._class.reads_caption and captions_late)
@@ -70,14 +71,17 @@ class CustomModelStage(ModelStage):
             for key, (model, path) in paths.items()
         }
 
+    def fingerprints(self, digests: Mapping[str, str]) -> tuple[str, tuple[str, ...]]:
+        code = {"code": self._config.code.digest}
+        return config_digest(self._config, models=self.digests_among(digests) | code), ()
+
     def clip_stage(self, ledger: Ledger, digests: Mapping[str, str], go_on: Judge) -> ClipStage:
         config, reads = self._config, self._class.reads_caption
-        models = {key: digests[key] for key in self.models if key in digests}
         values = config.model_dump(mode="json")
         clips = CustomClips(config.code, values, config.cpus, config.gpus > 0, reads, self.prepares)
         return ClipStage(
             self.name,
-            config_digest(config, models=models | {"code": config.code.digest}),
+            self.fingerprints(digests)[0],
             ledger,
             clips,
             captioned_identity if reads else clip_identity,

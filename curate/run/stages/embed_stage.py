@@ -36,7 +36,7 @@ class EmbedStage(ModelStage):
     prepares = True
 
     def __init__(self, config: EmbedConfig, aesthetic: AestheticConfig, cpus: float, gpus: float) -> None:
-        self._config, self._aesthetic = config, aesthetic
+        self._config, self._aesthetic, self.configs = config, aesthetic, (config, aesthetic)
         self.scores = () if aesthetic.weights is None else ("aesthetic",)
         self.batch_clips, self.cpus, self.gpus = config.batch_clips, cpus, gpus
 
@@ -68,7 +68,7 @@ class EmbedStage(ModelStage):
 
     def clip_stage(self, ledger: Ledger, digests: Mapping[str, str], go_on: Judge) -> ClipStage:
         clips = EmbedClips(ClipEmbedder(self._config), self._head())
-        fingerprint, earlier = self.fingerprints(digests, self._config, self._aesthetic)
+        fingerprint, earlier = self.fingerprints(digests)
         return ClipStage(
             self.name,
             fingerprint,

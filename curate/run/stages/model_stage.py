@@ -19,6 +19,7 @@ class ModelStage(ABC):
 
     Attributes:
         name: Name in the ledger and in the accounting.
+        configs: Configurations that decide its results.
         scores: Names of the scores that it writes.
         has_model: Whether it loads a model, or asks one.
         after_dedup: Whether it waits until duplicates are known, and receives kept clips only.
@@ -31,6 +32,7 @@ class ModelStage(ABC):
     """
 
     name: str
+    configs: tuple[BaseModel, ...]
     scores: tuple[str, ...] = ()
     has_model: bool = True
     after_dedup: bool = False
@@ -69,7 +71,13 @@ class ModelStage(ABC):
             go_on: Whether later stages shall receive a clip.
         """
 
-    def fingerprints(self, digests: Mapping[str, str], *configs: BaseModel) -> tuple[str, tuple[str, ...]]:
-        """Return the digest of configurations and of its models, and those under earlier revisions of the code."""
-        models = {key: digests[key] for key in self.models if key in digests}
-        return config_digest(*configs, models=models), earlier_stage_digests(*configs, models=models)
+    def fingerprints(self, digests: Mapping[str, str]) -> tuple[str, tuple[str, ...]]:
+        """Return the digest of configurations and models, and those under earlier revisions of the code."""
+        models = self.digests_among(digests)
+        return config_digest(*self.configs, models=models), earlier_stage_digests(
+            *self.configs, models=models
+        )
+
+    def digests_among(self, digests: Mapping[str, str]) -> dict[str, str]:
+        """Return the identities of its models among those of all stages."""
+        return {key: digests[key] for key in self.models if key in digests}

@@ -10,7 +10,7 @@ from reelweave.curate.ledger.ledger import Ledger
 from reelweave.curate.run.runners.pipeline import Stage
 from reelweave.curate.run.stages.caption_stage import CaptionStage
 from reelweave.curate.run.stages.clip_stages import ClipStage
-from reelweave.curate.run.stages.custom_stages import CustomModelStage
+from reelweave.curate.run.stages.custom_stages import CustomModelStage, stage_name
 from reelweave.curate.run.stages.embed_stage import EmbedClips, EmbedStage
 from reelweave.curate.run.stages.judge import Judge
 from reelweave.curate.run.stages.model_files import digests_of
@@ -26,14 +26,12 @@ def model_stages(config: CurateConfig) -> tuple[ModelStage, ...]:
     run = config.run
     captions = CaptionStage(config.captions, config.storage, run.model_cpus, run.caption_gpus)
     custom = [
-        CustomModelStage(name, stage_config, captions.after_dedup)
+        CustomModelStage(name, stage_config, captions.after_dedup, config.embed.backend == stage_name(name))
         for name, stage_config in config.stages.items()
     ]
     stages: list[ModelStage] = [] if captions.has_model else [captions]
     if config.embed.backend == "open_clip":
         stages.append(EmbedStage(config.embed, config.aesthetic, run.model_cpus, run.embed_gpus))
-    for stage in custom:
-        stage.makes_vectors = config.embed.backend == stage.name
     stages += [stage for stage in custom if not stage.after_dedup]
     if captions.has_model:
         stages.append(captions)

@@ -39,7 +39,7 @@ class TextEmbedStage(ModelStage):
     after_dedup = True
 
     def __init__(self, config: TextEmbedConfig, cpus: float, gpus: float) -> None:
-        self._config = config
+        self._config, self.configs = config, (config,)
         self.batch_clips, self.cpus, self.gpus = config.batch, cpus, gpus
 
     @cached_property
@@ -52,7 +52,7 @@ class TextEmbedStage(ModelStage):
         return {}
 
     def clip_stage(self, ledger: Ledger, digests: Mapping[str, str], go_on: Judge) -> ClipStage:
-        fingerprint, earlier = self.fingerprints(digests, self._config)
+        fingerprint, earlier = self.fingerprints(digests)
         texts = EmbedTexts(TextEmbedder(self._config), ledger, fingerprint)
         return ClipStage(
             self.name,

@@ -18,6 +18,7 @@ from reelweave.curate.ledger.ledger import Ledger
 from reelweave.curate.run.curate import curate
 from reelweave.curate.run.shard import WriteShard
 from reelweave.curate.run.stages.clip_stages import caption_identity
+from reelweave.curate.run.stages.model_stages import model_stages
 from reelweave.curate.run.state import CurationState
 from reelweave.curate.run.tables.closed import ClosedSources
 from reelweave.curate.run.tables.partitions import Partitions
@@ -44,7 +45,7 @@ def work_done(folder: Path) -> None:
     """Leave what workers leave: some sources twice under two names, and some clips with the same bytes."""
     make_list(folder, SOURCES)
     ledger = Ledger(open_storage(folder / "dataset"))
-    state = CurationState(config(), ledger, [], None, {})
+    state = CurationState(config(), ledger, [], None, model_stages(config()), {})
     [captions] = state.stages
     clips = folder / "dataset/.ledger/clips"
     clips.mkdir(parents=True)
@@ -138,7 +139,9 @@ def test_without_perceptual_duplicates_no_arrays_are_read(
     work_done(tmp_path)
     sources = list_sources([str(tmp_path / "list.csv")], config().storage)
     asked = config(dedup={"perceptual": {"enabled": False}})
-    state = CurationState(asked, Ledger(open_storage(tmp_path / "dataset")), sources, None, {})
+    state = CurationState(
+        asked, Ledger(open_storage(tmp_path / "dataset")), sources, None, model_stages(asked), {}
+    )
     monkeypatch.setattr(Ledger, "many_arrays", lambda *_: pytest.fail("arrays were read"))
     states = state.verdict(state.sources.keys(), set()).read(0).column("state").to_pylist()
     assert {"kept", "duplicate"} <= set(states)

@@ -15,6 +15,8 @@ MAX_DESCRIPTION_BYTES = 1 << 20
 DESCRIPTION = "config.json"
 PIPELINE = "model_index.json"
 SCHEDULER = "scheduler/scheduler_config.json"
+TOKENIZER_FILES = (".json", ".model", ".txt")
+"""Endings of the files of a text tokenizer."""
 
 
 def part_folder(name: str, subfolder: str, key: str) -> Path:
@@ -112,13 +114,12 @@ def hashed_description(folder: Path, key: str) -> str:
     return hashlib.sha256(_without_authorship(folder, key)).hexdigest()
 
 
-def words_folder(name: str, subfolder: str, suffixes: Iterable[str], key: str) -> Path:
+def words_folder(name: str, subfolder: str, key: str) -> Path:
     """Return the local folder of a text tokenizer, whose files are fetched from the hub if missing.
 
     Args:
         name: name on the hub, or a local folder.
         subfolder: subfolder of the tokenizer.
-        suffixes: endings of its files.
         key: configuration key, for errors.
 
     Raises:
@@ -126,7 +127,7 @@ def words_folder(name: str, subfolder: str, suffixes: Iterable[str], key: str) -
     """
     root, prefix = Path(name), f"{subfolder}/" if subfolder else ""
     if not root.is_dir():
-        root = _fetched(name, [f"{prefix}*{suffix}" for suffix in suffixes], key)
+        root = _fetched(name, [f"{prefix}*{suffix}" for suffix in TOKENIZER_FILES], key)
     return root / subfolder
 
 

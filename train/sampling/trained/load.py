@@ -21,13 +21,13 @@ from reelweave.train.config.model import DiffusersConfig
 from reelweave.train.config.run import TrainConfig
 from reelweave.train.distributed.first_rank import on_first
 from reelweave.train.distributed.world import ALONE, World
-from reelweave.train.latents.frozen_parts import check_parts, frozen_parts
 from reelweave.train.models.bundle import Bundle
 from reelweave.train.models.denoiser import Denoiser
 from reelweave.train.models.lora import load_adapters
 from reelweave.train.models.published.expert_pair import Experts
 from reelweave.train.parallel.mesh import Ranks
 from reelweave.train.sampling.trained.base import base_weights, check_base, keep_base
+from reelweave.train.sampling.trained.frozen_parts import check_parts, frozen_parts
 from reelweave.train.sampling.trained.peft_scale import refused_setting, rescaled
 from reelweave.train.sampling.trained.published import compare_with_published
 

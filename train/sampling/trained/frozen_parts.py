@@ -21,6 +21,7 @@ from reelweave.train.models.published.experts import ALL_TIMES, times_of
 from reelweave.train.models.published.folder import (
     DESCRIPTION,
     PIPELINE,
+    TOKENIZER_FILES,
     hashed_description,
     part_folder,
     words_folder,
@@ -30,7 +31,6 @@ FrozenParts = Mapping[str, FrozenPart]
 """Frozen parts by their key in the configuration, such as ``train.tokenizer.name``."""
 
 _log = logging.getLogger(__name__)
-_TOKENIZER_FILES = (".json", ".model", ".txt")
 
 
 def frozen_parts(config: TrainConfig, encoders: bool = True) -> dict[str, FrozenPart]:
@@ -178,8 +178,8 @@ def _model(config: TrainConfig, model: DiffusersConfig) -> dict[str, str]:
 
 def _encoder(config: PublishedTextConfig, key: str) -> FrozenPart:
     encoder = published_part(config.name, config.subfolder, key)
-    folder = words_folder(config.name, config.tokenizer_subfolder, _TOKENIZER_FILES, key)
-    words = sorted(path for path in folder.glob("*") if path.suffix in _TOKENIZER_FILES)
+    folder = words_folder(config.name, config.tokenizer_subfolder, key)
+    words = sorted(path for path in folder.glob("*") if path.suffix in TOKENIZER_FILES)
     # A repository may hold encoder and tokenizer in one folder.
     return FrozenPart(
         name=config.name, files=_digests(words, config.name, config.tokenizer_subfolder) | encoder.files
