@@ -14,8 +14,8 @@ from reelweave.train.config.run import TrainConfig
 from reelweave.train.loop.trainer import Trainer
 from reelweave.train.sampling.trained.load import load_trained
 from tests.train.clips import ClipStream, tiny_config
-from tests.train.sampling import frozen_ranks
 from tests.train.published import publish, publish_text
+from tests.train.sampling import frozen_ranks
 from tests.train.vae import tiny
 
 CPU = torch.device("cpu")
