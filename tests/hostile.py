@@ -4,7 +4,6 @@ import hashlib
 import json
 import os
 import random
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -35,15 +34,6 @@ def damage(path: Path, kind: str, chance: random.Random) -> None:
             path.mkdir()
         elif kind == "loop":
             path.symlink_to(path.name)
-
-
-def restore(path: Path, data: bytes) -> None:
-    """Put a file back, whatever stands in its place."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
-    path.write_bytes(data)
 
 
 def files(folder: Path) -> list[Path]:

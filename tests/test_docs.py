@@ -4,6 +4,7 @@
 """
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -37,3 +38,20 @@ def test_every_benchmark_is_listed_with_its_command() -> None:
     programs = {path.stem for path in (ROOT / "tests/bench").glob("*.py") if "__main__" in path.read_text()}
     page = (ROOT / "docs/benchmarks/README.md").read_text()
     assert set(re.findall(r"^\| `python -m tests\.bench\.(\w+)` \|", page, re.MULTILINE)) == programs
+
+
+DOCS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/**/*.md"), *ROOT.glob("infra/**/*.md")]
+
+
+@pytest.mark.parametrize("page", DOCS, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_script_that_a_page_names_is_there_or_in_the_commit_that_it_names(page: Path) -> None:
+    for line in page.read_text().splitlines():
+        commands = [
+            name.replace(".", "/") + ".py"
+            for name in re.findall(r"-m tests\.bench\.([a-z_0-9.]+[a-z_0-9])", line)
+        ]
+        files = [] if "of commit `" in line else re.findall(r"tests/bench/([a-z_0-9/]+\.\w+)", line)
+        missing = [name for name in commands + files if not (ROOT / "tests/bench" / name).exists()]
+        assert not missing, (
+            f"{page.name} names {missing}: write `tests/bench/NAME.py` of commit `HASH` for what is gone"
+        )

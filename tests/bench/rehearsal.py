@@ -28,7 +28,6 @@ import yaml
 from reelweave.loader.dataset import verify
 from reelweave.loader.storage import open_storage
 from tests.bench.slurm_nodes import SlurmNodes, wait_until
-from tests.bench.two_nodes import tree
 from tests.media import write_video
 
 ROOT = Path(__file__).parents[2]
@@ -341,11 +340,13 @@ class Job:
 
 
 def dataset(folder: Path) -> dict[str, bytes]:
-    """Return path and content of every file, but for those that say how the run was set."""
+    """Return path and content of every file, but for the ledger, the report and what says how the run was set."""
+    paths = {str(path.relative_to(folder)): path for path in folder.rglob("*") if path.is_file()}
+    left_out = ".ledger/", "report/"
     return {
-        name: data
-        for name, data in tree(folder).items()
-        if name != "curate.yaml" and not name.startswith("report/")
+        name: path.read_bytes()
+        for name, path in paths.items()
+        if name != "curate.yaml" and not name.startswith(left_out)
     }
 
 

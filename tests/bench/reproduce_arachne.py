@@ -1,16 +1,18 @@
 """Arachne's tables by simulation: what its planner, its baselines and ours make of one stream of samples.
 
-    python -m tests.bench.reproduce_arachne [--steps 50] [--only case|stages|ablation|scaling]
+    python -m tests.bench.reproduce_arachne [--steps 50] [--only case|stages|ablation|scaling|mapper]
     python -m tests.bench.reproduce_arachne --picture docs/pictures/case_study.svg
 
-Prints the tables of docs/reproduction.md, or draws the case study of docs/placement.md. The planner is all that
-differs: every plan is placed by the mapper, pays for its places and runs with the same noise.
+Prints the tables of docs/reproduction.md and the mapper's of docs/placement.md, or draws the latter's case study. The
+planner is all that differs: every plan is placed by the mapper, pays for its places and runs with the same noise.
 """
 
 import argparse
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import NamedTuple
 
 import numpy as np
@@ -19,12 +21,12 @@ from reelweave.train.cascade.baselines.flexsp import flexsp
 from reelweave.train.cascade.baselines.genetic import genetic
 from reelweave.train.cascade.costs.cost_model import CostModel, SampleShapes
 from reelweave.train.cascade.paper import timeline
-from reelweave.train.cascade.paper.cases import DEGREES, HUNYUAN_720P, arachne
+from reelweave.train.cascade.paper.cases import DEGREES, HUNYUAN_720P, arachne, drawn_at_720p
 from reelweave.train.cascade.paper.simulate import Noise, execute, gain
 from reelweave.train.cascade.paper.timeline import Panel
 from reelweave.train.cascade.paper.trace import Cluster, Mapper, Planner, ReplaySummary, replay
 from reelweave.train.cascade.placement.levels import NEITHER, Priorities
-from reelweave.train.cascade.placement.mapper import place
+from reelweave.train.cascade.placement.mapper import place, placed_cost
 from reelweave.train.cascade.placement.topology import PRESETS
 from reelweave.train.cascade.planners.plan import plan
 from reelweave.train.cascade.problem import Problem
@@ -241,6 +243,42 @@ def scaling(steps: int) -> None:
         row(name, f"{times[-1]:.2f}", *(f"{other / times[-1] - 1:+.0%}" for other in times[:-1]), told)
 
 
+GROWING = ((4, 16), (16, 16), (16, 64), (64, 256), (256, 1024))
+"""Samples and GPUs of plans for the mapper."""
+
+
+def mapped(_: int) -> None:
+    """The mapper on plans of growing size, and its time: of one core, the median of five.
+
+    Columns are the levels weighted by seconds. The first counts cascades outside one node that would fit into one;
+    GPU-seconds without a peer are priority 3; missed GPU-seconds are what DiTs do not share with what they need.
+    """
+    levels = ("outside one node s", "imbalance", "off rail", "distance", "missed", "hops")
+    row("samples, GPUs", "GPUs by", *levels, "ms")
+    row(*["---"] * (len(levels) + 3))
+    for samples, gpus in GROWING:
+        problem = arachne() if samples == 4 else drawn_at_720p(samples, gpus, seed=0)
+        schedule, topology = plan(problem).schedule, PRESETS["dgx-h100"].holding(gpus)
+        spent_ms = []
+        for _ in range(5):
+            began = time.process_time()
+            placed = place(schedule, topology)
+            spent_ms.append((time.process_time() - began) * 1e3)
+        schedules = {
+            "lowest number": place(schedule, topology, NEITHER),
+            "planner": schedule,
+            "mapper": placed,
+        }
+        for name, candidate in schedules.items():
+            costs_by_level = (f"{level / 1e6:,.0f}" for level in placed_cost(candidate, topology))
+            row(
+                f"{samples}, {gpus}",
+                name,
+                *costs_by_level,
+                f"{median(spent_ms):.0f}" if name == "mapper" else "",
+            )
+
+
 def picture(file: Path) -> None:
     """The case study as planned, and as it comes out with noise."""
     topology = PRESETS["dgx-h100"].holding(16)
@@ -260,7 +298,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    tables = {"case": case, "stages": stages, "ablation": ablation, "scaling": scaling}
+    tables = {"case": case, "stages": stages, "ablation": ablation, "scaling": scaling, "mapper": mapped}
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--only", choices=tables)
     parser.add_argument("--picture", type=Path, metavar="FILE", help="draw the case study instead")
@@ -270,7 +308,7 @@ def main() -> None:
         return
     for name, table in tables.items():
         if options.only in (None, name):
-            print(f"\n{table.__doc__}\n")
+            print(f"\n{(table.__doc__ or '').splitlines()[0]}\n")
             table(options.steps)
 
 

@@ -1,16 +1,22 @@
 """Shot detectors side by side, ours and PySceneDetect's, on the corpus and on held-out joins.
 
     python -m tests.bench.shot_detectors [--videos DIR] [--joined N] [--network]
+    python -m tests.bench.shot_detectors --kinds FOLDER [--part PART] [--detectors NAME ...]
 
 Prints JSON. Every detector decodes the same files in this run, on its own; CPU seconds count all threads. The
 held-out videos are joined from footage of the montages that is not in `originals/`, on which the detector was
 tuned, with a seed of their own.
+
+With ``--kinds``: what they find and what misleads them, kind by kind, on hard videos. FOLDER holds what
+`tests.bench.shot_corpus` made, or, with --part, the footage itself: of that part the films whose truth in
+`shot_truth.json` was read by eye.
 """
 
 import argparse
 import json
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,8 +25,9 @@ import av
 import numpy as np
 
 from reelweave.curate.shots import ColourDetector, ColourDetectorConfig, ShotConfig, Transition, make_detector
-from reelweave.curate.shots.score import analysis_frames, load_truth, score, summary
+from reelweave.curate.shots.score import Counts, FileScore, Truth, analysis_frames, load_truth, score, summary
 from reelweave.curate.shots.transnet import network
+from tests.bench.shot_corpus import part_of, truth_of
 from tests.bench.shot_footage import VIDEO_SUFFIXES, shots_of_montages, write_video
 
 Detect = Callable[[Path], list[Transition]]
@@ -124,6 +131,120 @@ def sweep(truths: list[Path]) -> dict[str, Any]:
     }
 
 
+DETECTORS: dict[str, Callable[[], Detect]] = {
+    "decode": lambda: decode_only,
+    "colour": lambda: ours(ShotConfig()),
+    "hybrid": lambda: ours(ShotConfig(detector="hybrid")),
+    "transnetv2": lambda: ours(ShotConfig(detector="transnetv2")),
+    "content": lambda: scenedetect("ContentDetector"),
+    "adaptive": lambda: scenedetect("AdaptiveDetector"),
+}
+"""What can be measured; `decode` only decodes and scales, the last two are PySceneDetect's with its defaults."""
+
+PARTS = ("tuning", "sealed", "fresh", "development", "unseen", "unseen2", "unseen3")
+
+_NEAR = 3  # frames from a disturbance to the false report that it explains
+
+
+def hard_films(folder: Path, part: str | None) -> list[tuple[Path, Truth, list[dict[str, Any]]]]:
+    """Videos, their truth, and the disturbances in them."""
+    found = []
+    if part is None:
+        for path in sorted(folder.glob("*.cuts.json")):
+            disturbances = json.loads(path.read_text())["not_cuts"]
+            found.append((path.with_name(load_truth(path).file), load_truth(path), disturbances))
+        return found
+    for path in sorted(folder.iterdir()):
+        known = truth_of(path)
+        if part_of(path.name) == part and known.get("read_by") == "eye":
+            found.append((path, Truth(file=path.name, **known), []))
+    return found
+
+
+def explained(scored: FileScore, truth: Truth, disturbances: list[dict[str, Any]]) -> Counter[str]:
+    """False reports by the disturbance, or else the transition, that lies near."""
+    near = [(each["type"], each["start_frame"], each["end_frame"]) for each in disturbances]
+    near += [(f"twice in {each.type}", each.start_frame, each.end_frame) for each in truth.transitions]
+    counts: Counter[str] = Counter()
+    for report in scored.false:
+        names = [
+            name
+            for name, start, end in near
+            if start - _NEAR <= report.end_frame and report.start_frame <= end + _NEAR
+        ]
+        counts[names[0] if names else "motion"] += 1
+    return counts
+
+
+def measure_kinds(detect: Detect, videos: list[tuple[Path, Truth, list[dict[str, Any]]]]) -> dict[str, Any]:
+    """Recall by kind, false reports by cause, and processor time."""
+    total, kinds, found, false = Counts(0, 0, 0), Counter[str](), Counter[str](), Counter[str]()
+    mixed = lost = 0
+    mistakes: dict[str, Any] = {}
+    start = time.process_time()
+    reports = [detect(path) for path, _, _ in videos]
+    cpu_s = time.process_time() - start
+    for (path, truth, disturbances), reported in zip(videos, reports, strict=True):
+        scored = score(truth, reported)
+        total += scored.hard + scored.gradual
+        mixed, lost = mixed + scored.mixed_kept, lost + scored.clean_lost
+        required = [each.type for each in truth.transitions if each.required]
+        missed = Counter(each.type for each in scored.missed)
+        kinds.update(required)
+        found.update(Counter(required) - missed)
+        false += explained(scored, truth, disturbances)
+        mistakes[path.name] = {key: scored.as_json()[key] for key in ("missed", "false")}
+    return {
+        **total.as_json(),
+        "found_of": {kind: f"{found[kind]}/{kinds[kind]}" for kind in sorted(kinds)},
+        "false_by": dict(false.most_common()),
+        "mixed_kept": mixed,
+        "clean_lost": lost,
+        "cpu_s_per_video_s": round(cpu_s / sum(duration_s(path) for path, _, _ in videos), 4),
+        "mistakes": mistakes,
+    }
+
+
+def side_by_side(videos: Path, joined: int, with_network: bool) -> dict[str, Any]:
+    """Return what every detector finds on the corpus and on held-out joins."""
+    detectors = {
+        "colour": DETECTORS["colour"](),
+        "decode and scale only": decode_only,
+        "PySceneDetect ContentDetector": DETECTORS["content"](),
+        "PySceneDetect AdaptiveDetector": DETECTORS["adaptive"](),
+    }
+    if with_network:
+        network()  # loading it belongs to no video
+        detectors |= {
+            "hybrid": DETECTORS["hybrid"](),
+            "transnetv2": DETECTORS["transnetv2"](),
+        }
+    corpus = sorted(videos.rglob("*.cuts.json"))
+    labelled = {path.name.removesuffix(".cuts.json") for path in corpus} | {"nasa_telescope_two_tracks"}
+    single_shots = [
+        path
+        for folder in ("originals", "duplicates")
+        for path in sorted((videos / folder).iterdir())
+        if path.suffix in VIDEO_SUFFIXES and path.stem not in labelled
+    ]
+    report = {"corpus": {name: measure(detect, corpus, single_shots) for name, detect in detectors.items()}}
+    report["corpus"]["thresholds"] = sweep(corpus)
+    with tempfile.TemporaryDirectory() as folder:
+        shots = shots_of_montages(videos)
+        for number, (name, (mixed, slower)) in enumerate(HELD_OUT.items()):
+            joined_folder = Path(folder) / str(number)
+            joined_folder.mkdir()
+            for video in range(joined):
+                write_video(
+                    joined_folder / f"{video}.mp4", shots, SEED + 1000 * number + video, JOINS, mixed, slower
+                )
+            truths = sorted(joined_folder.glob("*.cuts.json"))
+            report[name] = {other: measure(detect, truths, []) for other, detect in detectors.items()}
+            if slower > 1:
+                report[name]["colour, every frame"] = measure(ours(ShotConfig(), fps=25), truths, [])
+    return report
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -132,42 +253,17 @@ def main() -> None:
     parser.add_argument("--videos", type=Path, default=default, help="corpus with .cuts.json files")
     parser.add_argument("--joined", type=int, default=15, help="held-out videos of 20 joins each, per set")
     parser.add_argument("--network", action="store_true", help="hybrid and transnetv2 too (slow)")
+    parser.add_argument("--kinds", type=Path, metavar="FOLDER", help="hard videos, kind by kind, instead")
+    parser.add_argument("--part", choices=PARTS, help="of the footage in FOLDER")
+    parser.add_argument("--detectors", nargs="+", choices=sorted(DETECTORS), default=["decode", "colour"])
     arguments = parser.parse_args()
-    detectors = {
-        "colour": ours(ShotConfig()),
-        "decode and scale only": decode_only,
-        "PySceneDetect ContentDetector": scenedetect("ContentDetector"),
-        "PySceneDetect AdaptiveDetector": scenedetect("AdaptiveDetector"),
-    }
-    if arguments.network:
-        network()  # loading it belongs to no video
-        detectors |= {
-            "hybrid": ours(ShotConfig(detector="hybrid")),
-            "transnetv2": ours(ShotConfig(detector="transnetv2")),
-        }
-    corpus = sorted(arguments.videos.rglob("*.cuts.json"))
-    labelled = {path.name.removesuffix(".cuts.json") for path in corpus} | {"nasa_telescope_two_tracks"}
-    single_shots = [
-        path
-        for folder in ("originals", "duplicates")
-        for path in sorted((arguments.videos / folder).iterdir())
-        if path.suffix in VIDEO_SUFFIXES and path.stem not in labelled
-    ]
-    report = {"corpus": {name: measure(detect, corpus, single_shots) for name, detect in detectors.items()}}
-    report["corpus"]["thresholds"] = sweep(corpus)
-    with tempfile.TemporaryDirectory() as folder:
-        shots = shots_of_montages(arguments.videos)
-        for number, (name, (mixed, slower)) in enumerate(HELD_OUT.items()):
-            joined = Path(folder) / str(number)
-            joined.mkdir()
-            for video in range(arguments.joined):
-                write_video(
-                    joined / f"{video}.mp4", shots, SEED + 1000 * number + video, JOINS, mixed, slower
-                )
-            truths = sorted(joined.glob("*.cuts.json"))
-            report[name] = {other: measure(detect, truths, []) for other, detect in detectors.items()}
-            if slower > 1:
-                report[name]["colour, every frame"] = measure(ours(ShotConfig(), fps=25), truths, [])
+    if arguments.kinds is None:
+        report = side_by_side(arguments.videos, arguments.joined, arguments.network)
+    else:
+        if {"hybrid", "transnetv2"} & set(arguments.detectors):
+            network()  # loading it belongs to no video
+        videos = hard_films(arguments.kinds, arguments.part)
+        report = {name: measure_kinds(DETECTORS[name](), videos) for name in arguments.detectors}
     print(json.dumps(report, indent=1))
 
 

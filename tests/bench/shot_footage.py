@@ -38,29 +38,6 @@ def read_frames(path: Path, size: tuple[int, int] = (WIDTH, HEIGHT)) -> Frames:
         )
 
 
-def shots_of_originals(videos: Path) -> list[Shot]:
-    """The shots of `originals/`: what the detector was tuned on."""
-    shots = []
-    for path in sorted((videos / "originals").iterdir()):
-        # bunny_square and nasa_telescope_two_tracks show again what other files show.
-        if path.suffix not in VIDEO_SUFFIXES or path.stem in ("bunny_square", "nasa_telescope_two_tracks"):
-            continue
-        frames = read_frames(path)
-        truth = path.with_suffix(".cuts.json")
-        transitions = json.loads(truth.read_text())["transitions"] if truth.exists() else []
-        transitions = [t for t in transitions if t["required"]]
-        starts = [0, *(t["end_frame"] for t in transitions)]
-        ends = [*(t["start_frame"] + 1 for t in transitions), len(frames)]
-        for number, (start, end) in enumerate(zip(starts, ends, strict=True)):
-            frames_of_shot = frames[start:end]
-            usable = frames_of_shot[
-                frames_of_shot.std(axis=(1, 2, 3)) > 8
-            ]  # without the fade-in of the opening
-            if len(usable) >= 8:
-                shots.append(Shot(f"{path.stem}/{number}", thin(usable)))
-    return shots
-
-
 def shots_of_montages(videos: Path) -> list[Shot]:
     """The shots of `montages/` whose source is not in `originals/`: footage the detector was not tuned on."""
     manifest = json.loads((videos / "manifest.json").read_text())["files"]

@@ -1,4 +1,4 @@
-"""Unusual but real films, whole, through the fused stage; the long list is tests/bench/films.py."""
+"""Unusual but real films, whole, through the fused stage; the long list is docs/benchmarks/films.md."""
 
 from itertools import pairwise
 from pathlib import Path

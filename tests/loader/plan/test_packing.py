@@ -22,8 +22,8 @@ from reelweave.loader.plan.packing import (
     packs_in_order,
     taken,
 )
-from tests.bench.hard_packs import mixtures
-from tests.bench.hard_packs import packed as packed_hard
+from tests.loader.plan.hard_packs import mixtures
+from tests.loader.plan.hard_packs import packed as packed_hard
 from tests.thorough import beyond
 
 TOKENS = 10_000

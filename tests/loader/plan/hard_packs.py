@@ -1,13 +1,5 @@
-"""Packing of mixtures that are hard on time, memory or balance: one step of each, as one table.
+"""Mixtures that are hard to pack, on time, memory or balance, and what planning a step of them takes and gives."""
 
-    python -m tests.bench.hard_packs [--ranks 8 --packs 4 --tokens 144000]
-
-Prints Markdown. Seconds are processor time of planning a step, MiB its peak of traced memory above what the samples
-take. The floor is the least idle time that any placement of the step could have
-(`reelweave.loader.plan.balance.least_load`).
-"""
-
-import argparse
 import time
 import tracemalloc
 from typing import NamedTuple
@@ -17,8 +9,6 @@ import numpy as np
 from reelweave.loader.base.arrays import Floats, Places
 from reelweave.loader.plan.balance import least_load
 from reelweave.loader.plan.packing import CARRIED, PackSizes, balanced_packs, taken
-
-_SMALLEST = 70  # tokens; so many samples wait that no step takes all
 
 
 def mixtures(samples: int, tokens: int, seed: int = 0) -> dict[str, Places]:
@@ -101,29 +91,3 @@ def packed(lengths: Places, step: PackSizes) -> Packed:
         fullest=held_P.max() / step.tokens,
         fill=held_P.mean() / step.tokens,
     )
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--ranks", type=int, default=8)
-    parser.add_argument("--packs", type=int, default=4)
-    parser.add_argument("--tokens", type=int, default=144_000)
-    options = parser.parse_args()
-    step = PackSizes(options.ranks, options.packs, options.tokens)
-    columns = "mixture", "ranks x m", "samples", "s", "MiB", "idle", "floor", "idle, slots", "carried", "fill"
-    print("| " + " | ".join(columns) + " |")
-    print("|---" * len(columns) + "|")
-    for name, lengths in mixtures(step.per_step * step.tokens // _SMALLEST, step.tokens).items():
-        found = packed(lengths, step)
-        cells = (
-            *(name, f"{step.ranks:,} x {step.packs}", f"{found.samples:,}"),
-            *(f"{found.seconds:.3f}", f"{found.peak_mib:.0f}", f"{found.idle:.2%}", f"{found.floor:.2%}"),
-            *(f"{found.in_slots:.2%}", f"{found.carried:,}", f"{found.fill:.0%}"),
-        )
-        print("| " + " | ".join(cells) + " |", flush=True)
-
-
-if __name__ == "__main__":
-    main()
