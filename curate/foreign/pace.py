@@ -100,6 +100,7 @@ class PacketTimes:
         ticks: End of the last packet in coding order, in ticks.
         coded: Time of the last packet in coding order, in ticks.
         discarded: True if an edit list cuts off packets.
+        ends_cut: True if the bytes of the last packet in coding order are not all there.
     """
 
     promised: int
@@ -110,9 +111,11 @@ class PacketTimes:
     ticks: int = 0
     coded: int = 0
     discarded: bool = False
+    ends_cut: bool = False
 
     def add(self, packet: "Packet[VideoStream]") -> None:
         self.packets += 1
+        self.ends_cut = packet.is_corrupt
         if packet.is_discard:
             self.discarded = True
             return

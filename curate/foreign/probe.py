@@ -13,6 +13,7 @@ from av.video.stream import VideoStream
 
 from reelweave.curate.foreign.pace import PacketTimes, pace_of, pace_of_image
 from reelweave.curate.foreign.size_headers import SizeHeaders
+from reelweave.curate.frames.container.cut_off import cut_off
 from reelweave.curate.frames.container.dolby_vision import without_base
 from reelweave.curate.frames.container.further_film import further_film
 from reelweave.curate.frames.container.side_data import side_data
@@ -27,10 +28,10 @@ from reelweave.loader.dataset.colour.transparency import OverBlack
 from reelweave.loader.dataset.samples.frames.shown_frames import PacketFrames
 from reelweave.loader.dataset.tars.media import FORMATS
 from reelweave.loader.dataset.tars.orientation import orientation_of
-from reelweave.loader.dataset.tars.pictures import first_picture, has_further_picture
+from reelweave.loader.dataset.tars.pictures import CutOffError, first_picture, has_further_picture
 from reelweave.loader.errors import refuse_shortage
 
-PROBE_VERSION = 11
+PROBE_VERSION = 12
 """Revision of this code: higher when the same bytes give other values; tars probed by older code are read again."""
 
 _MAX_SIDE = 16384
@@ -73,7 +74,8 @@ def probe(data: bytes | memoryview) -> Media:
 
     Raises:
         SourceError: no container of ``reelweave.loader.dataset.tars.media`` can be read, no frame can be
-            decoded, only Dolby Vision shows its colours, or fewer frames are there than the header promises.
+            decoded, only Dolby Vision shows its colours, or the end is missing: of a picture, of the last frame, a
+            fragment or a cluster, or frames that the header promises.
     """
     if not data:
         raise SourceError("is empty")
@@ -81,7 +83,12 @@ def probe(data: bytes | memoryview) -> Media:
     state = None if further is None else further.state
     if state == "tangled":
         raise SourceError("is several fragmented films joined, whose frames are not told apart; split it")
-    rest, data = state == "unread" or has_further_picture(data), first_picture(data)
+    if fault := cut_off(data):
+        raise SourceError(f"is cut off: {fault}")
+    try:
+        rest, data = state == "unread" or has_further_picture(data), first_picture(data)
+    except CutOffError as error:
+        raise SourceError(f"is cut off: {error}") from error
     with open_video(io.BytesIO(data), containers=FORMATS) as (container, stream), _decoding():
         stated_data = side_data(stream)
         if (dolby_vision := stated_data.dolby_vision) and dolby_vision.fault:
@@ -92,6 +99,8 @@ def probe(data: bytes | memoryview) -> Media:
             raise SourceError(
                 f"is cut off: its header promises {times.promised} frames, {times.packets} are there"
             )
+        if times.ends_cut:
+            raise SourceError("is cut off: its last frame is not whole")
         told, tick_s = packets.told(), float(stream.time_base or 0)
         if told is not None and frame.pts != told.pts[0]:
             told = None  # frames at the beginning are lost

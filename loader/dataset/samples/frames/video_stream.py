@@ -1,12 +1,13 @@
 """Safe opening of a clip's bytes, and the choice of the video stream that a player shows."""
 
+import errno
 import io
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from reelweave.loader.dataset.tars.media import FORMATS
-from reelweave.loader.dataset.tars.pictures import first_picture
+from reelweave.loader.dataset.tars.pictures import CutOffError, first_picture
 
 if TYPE_CHECKING:
     from av.container import InputContainer
@@ -22,7 +23,7 @@ def open_clip(clip: bytes | memoryview) -> Iterator[tuple["InputContainer", "Vid
     """Open a clip and yield its container and the stream that a player shows; close it on exit.
 
     Raises:
-        av.FFmpegError: the bytes are no container of `FORMATS`.
+        av.FFmpegError: the bytes are no container of `FORMATS`, or a picture that is cut off.
         IndexError: the container has no video stream that can be decoded.
     """
     container = _opened(clip)
@@ -105,9 +106,13 @@ def has_decoder(stream: "VideoStream") -> bool:
 def _opened(clip: bytes | memoryview) -> "InputContainer":
     import av
 
+    try:
+        first = first_picture(clip)
+    except CutOffError as error:
+        raise av.error.InvalidDataError(errno.EINVAL, f"it is cut off: {error}") from error
     # The whitelist excludes playlists, through which FFmpeg would open arbitrary files.
     return av.open(
-        io.BytesIO(first_picture(clip)),
+        io.BytesIO(first),
         mode="r",
         metadata_errors="replace",
         options={"format_whitelist": FORMATS},
