@@ -1,4 +1,7 @@
-"""Two dimensions, clusters and outliers of vectors of unit length, in memory that a few thousand of them bound."""
+"""Two dimensions, clusters and outliers of vectors of unit length, in memory that a few thousand of them bound.
+
+scikit-learn has no such bound (docs/benchmarks/report.md, "Beside scikit-learn").
+"""
 
 import math
 from collections.abc import Iterator
