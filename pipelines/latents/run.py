@@ -40,7 +40,7 @@ from reelweave.pipelines.latents.work import (
 )
 from reelweave.train.latents.identity import text_identity, tokenizer_identity
 from reelweave.train.latents.plan import PlannedShard
-from reelweave.train.latents.shard import ShardWriter
+from reelweave.train.latents.shard import CutCount, ShardWriter
 
 _NOTE = "latents"
 
@@ -52,10 +52,12 @@ class LatentsOutcome:
     Attributes:
         dataset: the new version.
         already_there: true if there was nothing to do.
+        cut_count: captions whose contexts are stored, and those that the text encoder cuts off; none if already there.
     """
 
     dataset: Dataset
     already_there: bool
+    cut_count: CutCount
 
 
 def make_latents(
@@ -81,9 +83,9 @@ def make_latents(
     source = _source(uri, config)
     storage = open_storage(out, config.storage)
     with leased(storage, "reelweave latents") as held:
-        already_there = _make(source, held, out, config, progress)
-        write_beside(held, beside or {}, only_missing=already_there)
-    return LatentsOutcome(Dataset(storage, config.storage), already_there)
+        cut_count = _make(source, held, out, config, progress)
+        write_beside(held, beside or {}, only_missing=cut_count is None)
+    return LatentsOutcome(Dataset(storage, config.storage), cut_count is None, cut_count or CutCount())
 
 
 def _make(
@@ -92,8 +94,8 @@ def _make(
     out: str,
     config: TrainRunConfig,
     progress: Callable[[Progress], None],
-) -> bool:
-    """Make the version while holding its lease; return whether it already existed."""
+) -> CutCount | None:
+    """Make the version while holding its lease; return the captions that are cut off, or None if it already existed."""
     ledger = Ledger(storage)
     asked = _asked(source, config)
     if storage.stat(MANIFEST) is not None:
@@ -104,7 +106,7 @@ def _make(
             )
         _check_same(finished.manifest.config, asked, out)
         _tidy(finished)
-        return True
+        return None
     note = _begun(storage, ledger, asked, out)
     config = _startable(config)
     assignment = assign(source.plan_index, config.stream.buckets)
@@ -134,7 +136,9 @@ def _make(
     filled: list[ShardRecord] = [shard for shard in shards if shard.rows]
     publish_version(source, storage, filled, failed, asked, latents, files)
     _tidy(Dataset(storage, config.storage))
-    return False
+    return CutCount(
+        sum(shard.cut_count.captions for shard in shards), sum(shard.cut_count.cut for shard in shards)
+    )
 
 
 def _tidy(made: Dataset) -> None:

@@ -1,7 +1,7 @@
 """Stages of `reelweave latents`: measure buckets, write shards. Encoders are loaded at their first use."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from reelweave.curate.ledger.ledger import Ledger
@@ -13,7 +13,7 @@ from reelweave.loader.errors import UsageError
 from reelweave.pipelines.configuration.train_config import TrainRunConfig
 from reelweave.train.latents.encoders import Encoders
 from reelweave.train.latents.plan import PlannedShard
-from reelweave.train.latents.shard import Failed, ShardWriter
+from reelweave.train.latents.shard import CutCount, Failed, ShardWriter
 
 STAGE = "latents"
 EMPTY = "empty-context"
@@ -63,9 +63,10 @@ class RefusedBucket:
 
 @dataclass(frozen=True)
 class EncodedShard(ShardRecord):
-    """A written shard, and the samples that could not be encoded."""
+    """A written shard, the samples that could not be encoded, and the number of captions that are cut off."""
 
     failed: tuple[Failed, ...]
+    cut_count: CutCount = field(default_factory=CutCount)  # earlier versions counted none
 
 
 @dataclass(frozen=True)
@@ -145,8 +146,8 @@ class WriteLatentShard:
         encoders = self.loaded.get()
         if encoders.text is not None and plan.number == 0:
             self.ledger.write_arrays(EMPTY, {"context": encoders.context("")})
-        record, failed = self.writer.write(plan, encoders)
-        encoded = EncodedShard(record.path, record.size, record.sha256, record.rows, tuple(failed))
+        record, failed, cut_count = self.writer.write(plan, encoders)
+        encoded = EncodedShard(record.path, record.size, record.sha256, record.rows, tuple(failed), cut_count)
         close_shard(self.ledger, STAGE, self.fingerprint, plan.id, encoded)
         return WrittenShard(plan.id)
 

@@ -1,6 +1,5 @@
 """Frozen encoders of a training configuration, applied to single samples."""
 
-import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,10 +14,7 @@ from reelweave.loader.errors import RunError, UsageError
 from reelweave.train.config.run import TrainConfig
 from reelweave.train.latents.config import LatentsConfig
 from reelweave.train.models.build import build_tokenizer
-from reelweave.train.models.encoders.cut_captions import CutCaptions
 from reelweave.train.models.encoders.text import build_text_encoder
-
-_log = logging.getLogger(__name__)
 
 
 class UnusableError(Exception):
@@ -48,7 +44,6 @@ class Encoders:
         self._threads = stored.threads
         self.tokenizer = build_tokenizer(train.tokenizer).to(self.device).eval()
         self.text = build_text_encoder(train.text).to(self.device).eval() if context else None
-        self._cut = None if self.text is None else CutCaptions(self.text)
 
     @property
     def device_name(self) -> str:
@@ -76,9 +71,6 @@ class Encoders:
             RunError: it exceeds the stored dtype.
         """
         assert self.text is not None
-        assert self._cut is not None
-        if sentence := self._cut.add([caption]):
-            _log.warning("%s", sentence)
         enabled = self._train.dtype == "bfloat16"
         with _threads(self._threads), torch.autocast(self.device.type, torch.bfloat16, enabled=enabled):
             context_BMD, mask_BM = self.text([caption])
@@ -86,6 +78,11 @@ class Encoders:
         # Padding follows the text, so that the number of tokens determines the mask.
         assert bool(mask_BM[0, :tokens].all())
         return self._array(context_BMD[0, :tokens], "text context")
+
+    def is_cut(self, caption: str) -> bool:
+        """Return whether the context of a caption lacks its end, beyond the tokens of the text encoder."""
+        assert self.text is not None
+        return self.text.cut([caption])[0]
 
     def encode_s(self, frames: int, height: int, width: int) -> float:
         """Return the seconds of encoding one sample: the median of several, after a warm-up."""

@@ -30,6 +30,17 @@ class Failed:
     reason: str
 
 
+@dataclass(frozen=True)
+class CutCount:
+    """Number of captions whose contexts are stored, and of those that the text encoder cuts off."""
+
+    captions: int = 0
+    cut: int = 0
+
+    def add(self, is_cut: bool) -> "CutCount":
+        return CutCount(self.captions + 1, self.cut + is_cut)
+
+
 class _Prepared(NamedTuple):
     """A sample with its pixels, or with an error."""
 
@@ -53,15 +64,17 @@ class ShardWriter:
     target: Storage
     stream: StreamConfig
 
-    def write(self, plan: PlannedShard, encoders: Encoders) -> tuple[ShardRecord, list[Failed]]:
-        """Write a shard; samples that cannot be encoded are skipped and returned.
+    def write(self, plan: PlannedShard, encoders: Encoders) -> tuple[ShardRecord, list[Failed], CutCount]:
+        """Write a shard; samples that cannot be encoded are skipped and returned, captions that are cut off counted.
 
         Raises:
             RunError: a shard of the source is missing, or a value exceeds the stored dtype.
         """
         failed: list[Failed] = []
+        cut_count = CutCount()
 
         def samples() -> Iterator[Sample]:
+            nonlocal cut_count
             for prepared in prefetched(self._prepared(plan), 1):
                 key = prepared.planned.row["key"]
                 try:
@@ -72,9 +85,11 @@ class ShardWriter:
                     raise
                 except RunError as error:
                     raise RunError(f"sample {key}: {error}") from error
+                if prepared.planned.context:
+                    cut_count = cut_count.add(encoders.is_cut(prepared.planned.row["caption"]))
 
         record = write_shard(self.target, plan.number, samples())
-        return record, failed
+        return record, failed, cut_count
 
     def _prepared(self, plan: PlannedShard) -> Iterator[_Prepared]:
         for planned in plan.samples(self.source.rows_at(plan.rows, INDEX.names)):

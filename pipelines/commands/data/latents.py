@@ -57,6 +57,7 @@ def run(options: argparse.Namespace) -> int:
                 "already_there": outcome.already_there,
                 "latents": latents.model_dump(mode="json"),
                 "without_bucket": without,
+                "cut_captions": outcome.cut_count.cut,
             }
         )
         return 0
@@ -66,6 +67,13 @@ def run(options: argparse.Namespace) -> int:
     for reason, count in without.items():
         some = "sample fits no bucket and has" if count == 1 else "samples fit no bucket and have"
         stdout().print(f"{count:,} {some} no latents: {reason}", markup=False, soft_wrap=True)
+    if cut := outcome.cut_count.cut:
+        stdout().print(
+            f"{cut:,} of {outcome.cut_count.captions:,} captions have more than text.max_text_tokens ="
+            f" {config.train.text.max_text_tokens} tokens; what is stored of them lacks the rest",
+            markup=False,
+            soft_wrap=True,
+        )
     if latents.seed is not None:
         stdout().print(
             f"clips longer than their bucket: choices of frames stored of each: {config.latents.views} (latents.views),"

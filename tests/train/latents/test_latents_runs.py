@@ -14,13 +14,16 @@ from reelweave.loader.dataset.latents import LATENT
 from reelweave.loader.errors import UsageError
 from reelweave.loader.storage import StorageConfig
 from reelweave.loader.stream.video_stream import VideoStream
+from reelweave.pipelines.cli import main
 from reelweave.train.config.run import TrainConfig
 from reelweave.train.config.tokenizer import DiffusersVAEConfig
 from reelweave.train.models.bundle import Bundle
 from reelweave.train.models.encoders.stored import StoredLatents, StoredText
 from tests.energon import energon_samples
+from tests.loader.stream_clips import make_sample, write
+from tests.media import write_video
 from tests.s3server import make_bucket, s3_server
-from tests.thorough import nightly, thorough
+from tests.thorough import but, nightly, thorough
 from tests.train.clips import tiny_config
 from tests.train.latents.latent_versions import (
     contents,
@@ -70,6 +73,29 @@ def test_a_killed_run_goes_on_to_the_same_bytes(ranks, clips, undisturbed, tmp_p
     assert seen[0].done == 3
     assert {path: path.stat().st_mtime_ns for path in written} == written
     assert contents(tmp_path / "set") == contents(undisturbed)
+
+
+@pytest.mark.parametrize("runner", but(["ray"], ["ray", "sequential"]))
+def test_captions_that_are_cut_off_are_counted(ray_local, runner, published, tmp_path, capsys):
+    """Lines that workers of Ray log are not seen."""
+    path = write_video(tmp_path / "9.mp4", (9,), size=(24, 16))
+    samples = [make_sample(f"key{number}", path.read_bytes(), 9, (24, 16)) for number in range(5)]
+    for sample in samples[:2]:
+        sample.row["caption"] = "a dog"
+    clips = write(tmp_path / "clips", samples)
+    how = {"train_config": of(published, max_text_tokens=4), "latents": SMALL | {"runner": runner}}
+    config = run_config(clips, tmp_path, **how).model_dump(mode="json")
+    (tmp_path / "train.yaml").write_text(json.dumps(config))
+    command = [
+        "latents",
+        str(clips),
+        "--config",
+        str(tmp_path / "train.yaml"),
+        "--out",
+        str(tmp_path / "set"),
+    ]
+    assert main(command) == 0
+    assert "3 of 5 captions have more than text.max_text_tokens = 4 tokens" in capsys.readouterr().out
 
 
 @nightly
