@@ -101,9 +101,9 @@ def crop_of_bars(scores: Mapping[str, float], width: int, height: int, config: S
 
 
 def without_bars(sample: ClipSample, bars: Bars) -> ClipSample:
-    """Return the sample with its pictures cropped to the inside of the bars.
+    """Return the sample with its pictures cropped to the inside of the bars, and its brightness that inside.
 
-    One more line goes with each bar, because its seam is smeared.
+    One more line goes with each bar, because its seam is smeared. Motion is measured inside the bars already.
     """
     if bars == Bars():
         return sample
@@ -111,7 +111,11 @@ def without_bars(sample: ClipSample, bars: Bars) -> ClipSample:
         line + 1 if line else 0 for line in (bars.top, bars.bottom, bars.left, bars.right)
     )
     height, width = sample.pictures.shape[1:3]
-    return replace(sample, pictures=sample.pictures[:, top : height - bottom, left : width - right])
+    inner = replace(sample, pictures=sample.pictures[:, top : height - bottom, left : width - right])
+    # Bars do not change, so they only add a constant to the mean over a frame, and dilute its changes.
+    share = (height - bars.top - bars.bottom) * (width - bars.left - bars.right) / (height * width)
+    outer = np.float32(sample.grey.mean() - share * inner.grey.mean())
+    return replace(inner, luma=(sample.luma - outer) / np.float32(share))
 
 
 def _depth(darkest: NDArray[np.uint8], largest: NDArray[np.uint8]) -> int:

@@ -25,7 +25,9 @@ FIRST = frozenset(
 )  # fmt: skip
 """Scores that every entry of the ledger was measured for. It does not change."""
 
-ADDED: dict[str, int] = {}
+ADDED: dict[str, int] = {
+    "motion": 2, "motion_local": 2, "frozen_share": 2, "slideshow": 2, "flicker": 2,
+}  # fmt: skip
 """Version of each score that came later, or whose values changed. Clips cut before are measured from their bytes."""
 
 
@@ -43,8 +45,8 @@ def scores(sample: ClipSample, config: ScoreConfig) -> dict[str, float]:
     named_scores = {
         **shape_scores(sample),
         **light_scores(inner),
-        **still_scores(sample),
-        **motion_scores(sample),
+        **still_scores(inner),
+        **motion_scores(inner),
         **sharpness_scores(inner),
         **bars_scores(sample, bars),
         **overlay_scores(inner),

@@ -7,6 +7,7 @@ from av.sidedata.sidedata import Type
 from av.video.frame import PictureType, VideoFrame
 from numpy.typing import NDArray
 
+from reelweave.curate.filters.bars import Bars, find_bars
 from reelweave.curate.filters.sample import Floats
 
 VECTOR_CODECS = frozenset(
@@ -28,6 +29,9 @@ VECTOR_CODECS = frozenset(
 
 _EVERY_S = 0.2  # interval between measured P pictures
 _FITTED = 384  # maximum number of blocks in the fit of the camera's motion
+
+_BARS_PX = 256  # maximum long side of the pictures in which bars are looked for
+_EDGE_NOISE = 32  # levels by which no line of a bar changes
 
 _MIN_COVERED = 0.1  # minimum share of the picture covered by vectors; the rest is intra-coded
 _FITS = 3
@@ -56,6 +60,8 @@ class MotionMeter:
     def __init__(self, codec: str) -> None:
         self._codec = codec
         self._values: list[tuple[float, float]] = []
+        self._inner: list[tuple[float, float]] = []
+        self._range: NDArray[np.uint8] | None = None
         self._due_s = 0.0
         self._reference = False
         self._since_reference = 1
@@ -70,7 +76,7 @@ class MotionMeter:
         """
         if self._codec not in VECTOR_CODECS:
             return
-        kind, motion = frame.pict_type, None
+        kind, motion, inner = frame.pict_type, None, None
         if kind == PictureType.B:
             self._since_reference += 1
         else:
@@ -78,13 +84,35 @@ class MotionMeter:
                 self._predicted += 1
                 if self._reference and since_s >= self._due_s:
                     motion = _motion(frame, self._since_reference)
-                    self._due_s = since_s + _EVERY_S if motion else self._due_s
+                    if motion is not None:
+                        self._due_s = since_s + _EVERY_S
+                        bars = self._bars(frame)
+                        inner = motion if bars == Bars() else _motion(frame, self._since_reference, bars) or motion
             self._reference, self._since_reference = True, 1
         self._values.append(motion or (np.nan, np.nan))
+        self._inner.append(inner or (np.nan, np.nan))
+
+    def _bars(self, frame: VideoFrame) -> Bars:
+        """Return the bars of the measured frames so far, in pixels of the coded picture."""
+        grey = _small_luma(frame)
+        if grey is None:
+            return Bars()
+        if self._range is None or self._range.shape[1:] != grey.shape:
+            self._range = np.stack([grey, grey])
+        else:
+            np.minimum(self._range[0], grey, out=self._range[0])
+            np.maximum(self._range[1], grey, out=self._range[1])
+        bars, step = _bars_of(self._range), _luma_step(frame)
+        # The blocks at the seam hold both sides of it.
+        return Bars(
+            *(step * (line + 1 if line else 0) for line in (bars.top, bars.bottom, bars.left, bars.right))
+        )
 
     def take(self) -> SpanMotion:
-        """Return the measurements and reset for the next span."""
-        values = np.array(self._values, np.float32).reshape(-1, 2)
+        """Return the measurements inside the bars, and reset for the next span."""
+        # What looked like bars at first, and moved later, was part of the picture.
+        lasting = self._range is not None and _bars_of(self._range) != Bars()
+        values = np.array(self._inner if lasting else self._values, np.float32).reshape(-1, 2)
         has_motion = bool(np.isfinite(values).any())
         # One P picture may be coded without any reference, or follow a reference outside the span.
         missing = self._predicted > 2 and not has_motion
@@ -95,6 +123,8 @@ class MotionMeter:
 
     def _begin(self) -> None:
         self._values.clear()
+        self._inner.clear()
+        self._range = None
         self._due_s = 0.0
         self._reference = False
         self._since_reference = 1
@@ -115,7 +145,37 @@ def frame_motion(frame: VideoFrame, distance: int = 1) -> float | None:
     return None if motion is None else motion[0]
 
 
-def _motion(frame: VideoFrame, distance: int) -> tuple[float, float] | None:
+def _bars_of(extremes: NDArray[np.uint8]) -> Bars:
+    """Return the bars of pictures from the minimum and maximum of each pixel over time, uint8 [2, h, w]."""
+    low, high = extremes
+    edges = ((low[0], high[0]), (low[-1], high[-1]), (low[:, 0], high[:, 0]), (low[:, -1], high[:, -1]))
+    # Most films have no bars, and their edges tell it fast.
+    if all(np.percentile(most.astype(np.int16) - least, 95) > _EDGE_NOISE for least, most in edges):
+        return Bars()
+    return find_bars(extremes[..., None].repeat(3, axis=3))
+
+
+def _luma_step(frame: VideoFrame) -> int:
+    return max(1, -(-max(frame.width, frame.height) // _BARS_PX))
+
+
+def _small_luma(frame: VideoFrame) -> NDArray[np.uint8] | None:
+    """Return every few pixels of the brightness, uint8 [h, w]; None for formats without a plane of it."""
+    plane, bits = frame.planes[0], frame.format.components[0].bits
+    if frame.format.is_rgb or len(frame.planes) < 2 or frame.format.is_big_endian:
+        return None
+    step, data = _luma_step(frame), memoryview(plane)
+    if bits > 8:
+        words = np.frombuffer(data, np.uint16).reshape(plane.height, -1)[::step, : frame.width : step]
+        return (words >> np.uint16(bits - 8)).astype(np.uint8)
+    return np.frombuffer(data, np.uint8).reshape(plane.height, -1)[::step, : frame.width : step].copy()
+
+
+def _motion(
+    frame: VideoFrame,
+    distance: int,
+    bars: Bars = Bars(),  # noqa: B008
+) -> tuple[float, float] | None:
     try:
         beside = frame.side_data
     except ValueError:  # PyAV fails on frames with side data of an unknown kind
@@ -123,8 +183,21 @@ def _motion(frame: VideoFrame, distance: int) -> tuple[float, float] | None:
     if Type.MOTION_VECTORS not in beside:
         return None
     vectors = beside[Type.MOTION_VECTORS]
-    motion = vector_motion(vectors.to_ndarray(), frame.width, frame.height)
+    blocks, width, height = vectors.to_ndarray(), frame.width, frame.height
+    if bars != Bars():
+        blocks = blocks[_inside(blocks, bars, width, height)]
+        blocks["dst_x"] -= bars.left
+        blocks["dst_y"] -= bars.top
+        width, height = width - bars.left - bars.right, height - bars.top - bars.bottom
+    motion = vector_motion(blocks, width, height)
     return None if motion is None else (motion[0] / distance, motion[1] / distance)
+
+
+def _inside(vectors: NDArray[np.void], bars: Bars, width: int, height: int) -> NDArray[np.bool_]:
+    """Return which blocks have their centre inside the bars."""
+    x, y = vectors["dst_x"], vectors["dst_y"]
+    inside = (x >= bars.left) & (x < width - bars.right) & (y >= bars.top) & (y < height - bars.bottom)
+    return np.asarray(inside, np.bool_)
 
 
 def vector_motion(vectors: NDArray[np.void], width: int, height: int) -> tuple[float, float] | None:

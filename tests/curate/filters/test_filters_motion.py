@@ -8,7 +8,15 @@ import av
 import numpy as np
 import pytest
 
-from reelweave.curate.filters import FilterConfig, MotionMeter, decide, frame_motion, motion_scores
+from reelweave.curate.filters import (
+    FilterConfig,
+    MotionMeter,
+    ScoreConfig,
+    decide,
+    frame_motion,
+    motion_scores,
+    scores,
+)
 from reelweave.curate.filters.flow import flow
 from reelweave.curate.filters.vectors import vector_motion
 from reelweave.curate.frames.source import open_video
@@ -18,6 +26,7 @@ from tests.thorough import thorough
 
 STEP = 3
 SPEED = STEP * RATE / math.hypot(WIDTH, HEIGHT)
+CONFIG = ScoreConfig()
 VECTOR = np.dtype(
     [
         ("source", "<i4"),
@@ -58,6 +67,37 @@ def test_vectors_tell_the_speed_of_a_pan_whatever_the_order_of_the_pictures(
     assert found["motion"] == pytest.approx(SPEED, rel=0.12)
     assert found["motion_local"] < 0.3 * SPEED
     assert found["motion_source"] == 0
+
+
+@pytest.mark.parametrize("codec", ["libx264", "libvpx-vp9"])
+@pytest.mark.parametrize("border", [((0, 0), (96, 96)), ((48, 40), (0, 0))], ids=["pillars", "letterbox"])
+def test_bars_take_no_part_in_the_motion(
+    tmp_path: Path, codec: str, border: tuple[tuple[int, int], ...]
+) -> None:
+    options = {"cpu-used": "8", "deadline": "realtime", "b": "2000000"} if "vp9" in codec else None
+    barred = (np.pad(picture, (*border, (0, 0))) for picture in pan(40, STEP))
+    plain = scores(
+        sample_of(encode(tmp_path / "plain.mkv", pan(40, STEP), codec=codec, options=options)), CONFIG
+    )
+    inner = scores(sample_of(encode(tmp_path / "bars.mkv", barred, codec=codec, options=options)), CONFIG)
+    assert inner["bars_share"] > 0.2
+    assert inner["motion_source"] == plain["motion_source"]
+    assert inner["motion"] == pytest.approx(plain["motion"], rel=0.1)
+    assert inner["motion_local"] == pytest.approx(plain["motion_local"], abs=0.03 * plain["motion"])
+
+
+def test_bars_do_not_dilute_flicker(tmp_path: Path) -> None:
+    def lit(border: int) -> list[np.ndarray]:
+        pictures = (
+            (picture * (0.8 if at % 2 else 1)).astype(np.uint8) for at, picture in enumerate(still(30))
+        )
+        return [np.pad(picture, ((0, 0), (border, border), (0, 0))) for picture in pictures]
+
+    plain, inner = (
+        scores(sample_of(encode(tmp_path / f"{border}.mkv", lit(border))), CONFIG) for border in (0, 96)
+    )
+    assert inner["bars_share"] > 0.2
+    assert inner["flicker"] == pytest.approx(plain["flicker"], rel=0.1)
 
 
 @pytest.mark.parametrize("codec", ["libvpx-vp9", "mjpeg"])

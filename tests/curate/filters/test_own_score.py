@@ -113,14 +113,14 @@ def test_a_source_whose_clip_is_gone_is_cut_anew_and_no_other(
 
 def test_a_score_without_a_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing would tell which clips of a finished dataset have it."""
-    monkeypatch.setattr("reelweave.curate.filters.measure.FIRST", FIRST - {"flicker"})
+    monkeypatch.setattr("reelweave.curate.filters.measure.FIRST", FIRST - {"sharpness"})
     pictures, numbers = np.zeros((2, 32, 48, 3), np.uint8), np.zeros(2, np.float32)
     shape = {"width": 48, "height": 32, "frames": 2, "fps": 2.0, "duration_s": 1.0}
     sample = ClipSample(pictures, np.arange(2) / 2, numbers, numbers, None, **shape, audio_dbfs=None)
-    with pytest.raises(RunError, match=r"the score flicker has no version.*measure\.py"):
+    with pytest.raises(RunError, match=r"the score sharpness has no version.*measure\.py"):
         scores(sample, ScoreConfig())
-    monkeypatch.setitem(ADDED, "flicker", 1)
-    assert "flicker" in scores(sample, ScoreConfig())
+    monkeypatch.setitem(ADDED, "sharpness", 1)
+    assert "sharpness" in scores(sample, ScoreConfig())
 
 
 def test_a_score_that_nothing_measures_is_not_to_be_retried(raw: Path, tmp_path: Path) -> None:

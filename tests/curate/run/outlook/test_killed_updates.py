@@ -22,7 +22,7 @@ from tests.warm import Warm
 
 NEW_SCORE = """
 from reelweave.curate.filters.measure import ADDED
-ADDED["flicker"] = 2
+ADDED["flicker"] = 3
 """
 
 
