@@ -62,6 +62,8 @@ class MotionMeter:
         self._values: list[tuple[float, float]] = []
         self._inner: list[tuple[float, float]] = []
         self._range: NDArray[np.uint8] | None = None
+        self._num_measured = 0
+        self._latest_bars = Bars()
         self._due_s = 0.0
         self._reference = False
         self._since_reference = 1
@@ -87,10 +89,10 @@ class MotionMeter:
                     if motion is not None:
                         self._due_s = since_s + _EVERY_S
                         bars = self._bars(frame)
-                        inner = motion if bars == Bars() else _motion(frame, self._since_reference, bars) or motion
+                        inner = _motion(frame, self._since_reference, bars) if bars != Bars() else None
             self._reference, self._since_reference = True, 1
         self._values.append(motion or (np.nan, np.nan))
-        self._inner.append(inner or (np.nan, np.nan))
+        self._inner.append(inner or self._values[-1])
 
     def _bars(self, frame: VideoFrame) -> Bars:
         """Return the bars of the measured frames so far, in pixels of the coded picture."""
@@ -98,15 +100,19 @@ class MotionMeter:
         if grey is None:
             return Bars()
         if self._range is None or self._range.shape[1:] != grey.shape:
-            self._range = np.stack([grey, grey])
+            self._range, self._num_measured = np.stack([grey, grey]), 0
         else:
             np.minimum(self._range[0], grey, out=self._range[0])
             np.maximum(self._range[1], grey, out=self._range[1])
-        bars, step = _bars_of(self._range), _luma_step(frame)
-        # The blocks at the seam hold both sides of it.
-        return Bars(
-            *(step * (line + 1 if line else 0) for line in (bars.top, bars.bottom, bars.left, bars.right))
-        )
+        # Bars stay, so they are looked for at the first picture, the second, the fourth, the eighth and so on.
+        self._num_measured += 1
+        if self._num_measured & (self._num_measured - 1) == 0:
+            bars, step = _bars_of(self._range), _luma_step(frame)
+            # The blocks at the seam hold both sides of it.
+            self._latest_bars = Bars(
+                *(step * (line + 1 if line else 0) for line in (bars.top, bars.bottom, bars.left, bars.right))
+            )
+        return self._latest_bars
 
     def take(self) -> SpanMotion:
         """Return the measurements inside the bars, and reset for the next span."""
@@ -124,7 +130,7 @@ class MotionMeter:
     def _begin(self) -> None:
         self._values.clear()
         self._inner.clear()
-        self._range = None
+        self._range, self._num_measured, self._latest_bars = None, 0, Bars()
         self._due_s = 0.0
         self._reference = False
         self._since_reference = 1
