@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from reelweave.curate.config import CurateConfig
+from reelweave.curate.filters.measure import ADDED
 from reelweave.curate.ledger.known_sources import as_known, joined
 from reelweave.curate.ledger.ledger import LEDGER, Ledger, digest_of
 from reelweave.curate.ledger.redo import begin_redo, end_redo
@@ -255,14 +256,16 @@ def _curate(
 
 
 def _revised(state: CurationState) -> dict[str, dict[str, int]]:
-    """Return the revisions of the code that decided a dataset, as its manifest names them."""
+    """Return the revisions of the code that decided a dataset, and the scores that no clip lacks, for its manifest."""
     revisions = state.config.revisions()
     if state.dataset is not None and not state.writes_all:
         # Shards that stay are those of the revision that wrote them.
         was = revisions_of(state.dataset).get("shard", 0)
         revisions = {name: was if name == "shard" else revision for name, revision in revisions.items()}
     revisions = {name: revision for name, revision in revisions.items() if revision}
-    return {"revisions": revisions} if revisions else {}
+    lacking = state.closed.lacking & state.numbered(state.sources.keys())
+    named = {"revisions": revisions, "scores": {} if lacking.any() else dict(ADDED)}
+    return {name: versions for name, versions in named.items() if versions}
 
 
 def _older(request: Asked, config: CurateConfig) -> tuple[str, ...]:
@@ -353,7 +356,7 @@ def _check_ours(storage: Storage, ledger: Ledger, dataset: Dataset | None) -> No
 
 def _equal(existing: Mapping[str, Any], settings: Mapping[str, Any]) -> bool:
     """Return whether a dataset is as asked for; a threshold that its version did not know yet is unset in it."""
-    configured = {name: values for name, values in existing.items() if name != "revisions"}
+    configured = {name: values for name, values in existing.items() if name not in ("revisions", "scores")}
     return next(differences(configured, settings), None) is None
 
 

@@ -203,6 +203,12 @@ def revisions_of(dataset: Dataset | None) -> Mapping[str, int]:
     return revisions
 
 
+def scores_of(dataset: Dataset) -> Mapping[str, int]:
+    """Return the versions of later scores that a dataset's manifest says no clip lacks."""
+    scores: Mapping[str, int] = dataset.manifest.config.get("scores", {})
+    return scores
+
+
 def finished_shards(ledger: Ledger, stage: str, fingerprint: str, kind: type[Written]) -> dict[str, Written]:
     """Return the shards that a stage finished and that are still there, by identity of their plan, without their rows.
 

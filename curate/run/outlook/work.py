@@ -14,7 +14,7 @@ from reelweave.curate.filters.measure import ADDED
 from reelweave.curate.ledger.ledger import RUN, Ledger
 from reelweave.curate.ledger.redo import is_redone
 from reelweave.curate.run.outlook.measuring import wants_scores
-from reelweave.curate.run.shard import revisions_of
+from reelweave.curate.run.shard import revisions_of, scores_of
 from reelweave.curate.run.stages.model_stage import ModelStage
 from reelweave.curate.run.state import CurationState
 from reelweave.curate.run.tables.closed import ClosedSources
@@ -60,7 +60,7 @@ def may_be_older(
 ) -> bool:
     """Return whether a dataset may hold results of earlier versions of the code; cheap to ask."""
     return (
-        bool(ADDED)
+        scores_of(dataset) != ADDED
         or is_redone(ledger, dataset.manifest.revision)
         or config.revisions() != revisions_of(dataset)
         or not earlier_digests(config.source_stage()).keys().isdisjoint(ledger.fingerprints(CUT))
