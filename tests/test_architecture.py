@@ -219,6 +219,11 @@ def test_the_page_names_files_that_exist() -> None:
     assert [name for name in named if not (ROOT / name).exists()] == []
 
 
+def test_files_are_locked_by_one_module_alone() -> None:
+    locking = [path for room in ROOMS for path in files(room) if re.search(r"\bfcntl\b", path.read_text())]
+    assert [str(path.relative_to(ROOT)) for path in locking] == ["loader/base/shared/locks.py"]
+
+
 @pytest.mark.parametrize("room", ROOMS)
 def test_every_folder_says_what_it_holds(room: str) -> None:
     silent = [

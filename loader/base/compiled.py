@@ -4,12 +4,12 @@ Sums keep the order in which they are written, and products are rounded before t
 on every processor.
 """
 
-import fcntl
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from functools import cached_property, update_wrapper
 from pathlib import Path
 from typing import Any, TypeVar, cast
+
+from reelweave.loader.base.shared.locks import lock_if_possible
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -58,23 +58,8 @@ class _Compiled:
 
         def compile_in_turn(signature: Any) -> Any:
             # Numba's own lock first: a thread that compiles a caller holds it when it comes to this function.
-            with global_compiler_lock, _alone(Path(dispatcher.stats.cache_path) / name):
+            with global_compiler_lock, lock_if_possible(Path(dispatcher.stats.cache_path) / name):
                 return compile_now(signature)
 
         dispatcher.compile = compile_in_turn
         return dispatcher
-
-
-@contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    """Hold a file's lock, which ends with the process; go without it where there are no locks."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        file = path.open("a")
-    except OSError:
-        yield
-        return
-    with file:
-        with suppress(OSError):  # the cache is correct without it, as numba replaces whole files
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield

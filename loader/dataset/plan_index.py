@@ -20,7 +20,7 @@ import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
 from reelweave.loader.base.columns import JoinedColumn, parts
-from reelweave.loader.base.node_files import NodeFiles
+from reelweave.loader.base.shared.node_files import NodeFiles
 from reelweave.loader.dataset.manifest import FileEntry
 from reelweave.loader.dataset.tables.arrow_file import read_columns
 from reelweave.loader.errors import RunError

@@ -12,7 +12,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from reelweave.loader.base.arrays import Places, numbers
-from reelweave.loader.base.node_files import NodeFiles
+from reelweave.loader.base.shared.node_files import NodeFiles
 from reelweave.loader.dataset.draws import Draws
 from reelweave.loader.dataset.history import RevisionHistory
 from reelweave.loader.dataset.latents import Latents

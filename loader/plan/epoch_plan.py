@@ -14,7 +14,7 @@ import numpy as np
 
 from reelweave.loader.base.arrays import Flags, Floats, Numbers, Places, numbers
 from reelweave.loader.base.columns import parts
-from reelweave.loader.base.node_files import NodeFiles
+from reelweave.loader.base.shared.node_files import NodeFiles
 from reelweave.loader.buckets.assignment import Assignment
 from reelweave.loader.buckets.cost import seconds
 from reelweave.loader.buckets.unassigned import Unassigned

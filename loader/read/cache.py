@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 
 from pydantic import Field, field_validator
 
-from reelweave.loader.base.cache_space import CacheSpace, not_a_link, on_disk
+from reelweave.loader.base.shared.cache_space import CacheSpace, not_a_link, on_disk
 from reelweave.loader.settings import Settings
 
 _HEAD = struct.Struct("<QI")

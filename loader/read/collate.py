@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import get_worker_info
 
 from reelweave.loader.base.arrays import Places
-from reelweave.loader.base.shared_memory import has_memfd, map_shared, open_shared
+from reelweave.loader.base.shared.memory import has_memfd, map_shared, open_shared
 from reelweave.loader.buckets.assignment import Bucket
 from reelweave.loader.dataset.latents import CONTEXT, LATENT, Latents, array_of, view_of
 from reelweave.loader.dataset.samples.clip import TrainingSample

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple, TypeVar
 from uuid import uuid4
 
+from reelweave.loader.base.shared.locks import lock, unlock
 from reelweave.loader.errors import ObjectError, RunError, UsageError
 from reelweave.loader.storage.base import ObjectInfo
-from reelweave.loader.storage.locks import lock, unlock
 from reelweave.loader.storage.names import LEASE, check_path, check_prefix
 from reelweave.loader.storage.steady import SteadyFile, is_fault, machine_error, retried
 

@@ -1,6 +1,5 @@
 """Temporary folders for what does not fit in memory; the next run removes those of killed ones."""
 
-import fcntl
 import os
 import shutil
 import socket
@@ -8,6 +7,8 @@ import tempfile
 import weakref
 from contextlib import suppress
 from pathlib import Path
+
+from reelweave.loader.base.shared.locks import lock_handle
 
 _OWNER = ".owner"
 """File that the owner of a folder keeps locked; it holds the name of the machine."""
@@ -37,7 +38,7 @@ def _owned(folder: Path) -> int:
     handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     os.write(handle, _machine())
     with suppress(OSError):  # without locks the folder stays if this process is killed
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock_handle(handle)
         new.rename(folder / _OWNER)  # nobody sees it unlocked
     return handle
 
@@ -59,7 +60,7 @@ def _remove_left(owner: Path) -> None:
         return
     handle = os.open(owner, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock_handle(handle)
         # A folder may be shared by machines that do not see each other's locks.
         if os.read(handle, 1024) == _machine():
             shutil.rmtree(owner.parent)

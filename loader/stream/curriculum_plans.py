@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from reelweave.loader.base.arrays import Numbers, Places
-from reelweave.loader.base.node_files import Arrays, NodeFiles
+from reelweave.loader.base.shared.node_files import Arrays, NodeFiles
 from reelweave.loader.blend import Blend, Curriculum, CurriculumStage
 from reelweave.loader.blend.source import SampleSource
 from reelweave.loader.buckets.assignment import Assignment, BucketConfig, assign, with_cost

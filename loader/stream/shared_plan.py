@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reelweave.loader.base.arrays import Numbers
-from reelweave.loader.base.node_files import Arrays, NodeFiles
+from reelweave.loader.base.shared.node_files import Arrays, NodeFiles
 from reelweave.loader.buckets.assignment import Assignment
 from reelweave.loader.dataset.draws import Draws
 from reelweave.loader.plan.epoch_plan import EpochPlan

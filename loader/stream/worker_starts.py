@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from reelweave.loader.base.arrays import Places
-from reelweave.loader.base.shared_memory import shared_zeros
+from reelweave.loader.base.shared.memory import shared_zeros
 from reelweave.loader.errors import UsageError
 
 _WORKERS = 1024

@@ -6,10 +6,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from reelweave.loader.base.shared.locks import NO_LOCKS, lock, unlock
 from reelweave.loader.errors import RunError
 from reelweave.loader.storage.leases.holder import LeaseHolder, held, read_holder
 from reelweave.loader.storage.local import LocalStorage, make_folder
-from reelweave.loader.storage.locks import NO_LOCKS, lock, unlock
 from reelweave.loader.storage.names import LEASE
 
 _LAST_BREATH_S = 10.0  # a killed process frees its memory before its locks

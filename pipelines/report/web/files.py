@@ -9,7 +9,7 @@ from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
 
-from reelweave.loader.base.node_files import NodeFiles
+from reelweave.loader.base.shared.node_files import NodeFiles
 from reelweave.loader.storage import Storage
 
 POLICY = (

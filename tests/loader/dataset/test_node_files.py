@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from reelweave.loader.base.columns import JoinedColumn
-from reelweave.loader.base.node_files import NodeFiles
+from reelweave.loader.base.shared.node_files import NodeFiles
 from reelweave.loader.dataset import Dataset, open_dataset
 from reelweave.loader.plan.shuffle import Shuffle
 from reelweave.loader.storage import StorageConfig, open_storage
@@ -37,7 +37,7 @@ print(int(index.size.sum()), ".plan.arrow" in maps)
 MAKE = """
 import sys, time
 from pathlib import Path
-from reelweave.loader.base.node_files import NodeFiles
+from reelweave.loader.base.shared.node_files import NodeFiles
 
 def fill(path):
     path.write_text("half")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-import reelweave.loader.base.cache_space
+import reelweave.loader.base.shared.cache_space
 import reelweave.loader.read.cache
 from reelweave.loader.read.cache import CacheConfig, DiskCache
 
@@ -275,7 +275,7 @@ def test_a_lock_that_is_never_released_costs_the_caching_only(
 ) -> None:
     import fcntl
 
-    monkeypatch.setattr(reelweave.loader.base.cache_space, "_PATIENCE_S", 1.0)
+    monkeypatch.setattr(reelweave.loader.base.shared.cache_space, "_PATIENCE_S", 1.0)
     cache = DiskCache(tmp_path, 10**6)
     cache.keep("a", b"x")
     with (own(tmp_path) / "state").open("r+b") as state:

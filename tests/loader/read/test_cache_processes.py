@@ -114,7 +114,7 @@ def test_whenever_a_process_is_killed_nothing_wrong_is_left(tmp_path: Path) -> N
 def test_a_process_killed_in_the_middle_of_writing_leaves_nothing_that_counts(tmp_path: Path) -> None:
     code = """
 import os, signal, sys
-from reelweave.loader.base.cache_space import CacheSpace
+from reelweave.loader.base.shared.cache_space import CacheSpace
 from pathlib import Path
 
 def die(file):

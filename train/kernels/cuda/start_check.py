@@ -5,17 +5,15 @@ verdict is noted beside the compiled kernels, by sources, GPUs and PyTorch. Of t
 others wait for its note, so that all decide alike. What passed is not checked again; what failed is, by the next run.
 """
 
-import fcntl
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import torch
 
+from reelweave.loader.base.shared.locks import lock_if_possible
 from reelweave.loader.base.whole_file import whole_file
 from reelweave.train.kernels.cuda.sources import architectures, cache_folder, digest
 
@@ -28,7 +26,7 @@ def wrong() -> str | None:
     note = cache_folder() / f"checked-{digest('start check', gpus, torch.__version__)}-sm{gpus}"
     verdict = _noted(note, since)
     if verdict is None:
-        with _alone(note):
+        with lock_if_possible(note.with_name(f"{note.name}.lock")):
             verdict = _noted(note, since)
             if verdict is None:
                 verdict = (
@@ -66,19 +64,6 @@ def _noted(note: Path, since: float) -> str | None:
     except (OSError, UnicodeError):  # a folder that may not be searched, too
         return None
     return verdict if not verdict or noted_at >= since else None
-
-
-@contextmanager
-def _alone(note: Path) -> Iterator[None]:
-    """Keep the other processes of this machine out; where no lock can be had, nobody waits."""
-    with ExitStack() as stack:
-        try:
-            note.parent.mkdir(parents=True, exist_ok=True)
-            lock = stack.enter_context(note.with_name(f"{note.name}.lock").open("w"))
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        except OSError:
-            stack.close()
-        yield
 
 
 def _write(note: Path, verdict: str) -> None:

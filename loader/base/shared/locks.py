@@ -1,10 +1,11 @@
-"""Exclusive file locks, valid across machines."""
+"""Exclusive file locks, which end with the process that holds them; valid across machines where the file system is."""
 
 import errno
 import fcntl
 import os
 import stat
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
@@ -26,7 +27,7 @@ def lock(path: Path, wait: bool) -> int | None:
     while True:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            lock_handle(handle, wait)
             if _is_named(handle, path):
                 with suppress(OSError):  # everyone with write access to the folder may lock
                     os.fchmod(handle, stat.S_IMODE(path.parent.stat().st_mode) & 0o666)
@@ -46,6 +47,35 @@ def unlock(handle: int, path: Path) -> None:
         with suppress(OSError):
             path.unlink()
     os.close(handle)
+
+
+@contextmanager
+def lock_if_possible(path: Path) -> Iterator[None]:
+    """Keep out other processes by a file's lock; where no lock can be had, nobody waits. The file stays."""
+    handle = None
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle = lock(path, wait=True)
+    try:
+        yield
+    finally:
+        if handle is not None:
+            os.close(handle)
+
+
+def lock_handle(handle: int, wait: bool = False) -> None:
+    """Lock an open file.
+
+    Raises:
+        BlockingIOError: another one holds it, and ``wait`` is False.
+        OSError: the file system has no locks (`NO_LOCKS`).
+    """
+    fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+
+
+def unlock_handle(handle: int) -> None:
+    """Release the lock of an open file, also of processes forked meanwhile, which hold it open, too."""
+    fcntl.flock(handle, fcntl.LOCK_UN)
 
 
 def _is_named(handle: int, path: Path) -> bool:

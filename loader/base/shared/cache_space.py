@@ -1,7 +1,6 @@
 """LRU eviction for the shared disk cache: accounting of bytes and removal of files, by one process at a time."""
 
 import errno
-import fcntl
 import os
 import re
 import stat
@@ -15,6 +14,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
+
+from reelweave.loader.base.shared.locks import lock_handle, unlock_handle
 
 _FOLDER = "reelweave-cache-1"  # the number changes with the format of the files
 _STATE = "state"  # marks the folder as a cache, holds the byte count, and is locked during changes
@@ -153,7 +154,7 @@ class CacheSpace:
             give_up = time.monotonic() + _PATIENCE_S
             while True:
                 try:
-                    fcntl.flock(state, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    lock_handle(state)
                     break
                 except BlockingIOError:
                     if time.monotonic() > give_up:
@@ -162,8 +163,7 @@ class CacheSpace:
             try:
                 yield state
             finally:
-                # Closing does not suffice: a process forked meanwhile holds the file open, too.
-                fcntl.flock(state, fcntl.LOCK_UN)
+                unlock_handle(state)  # closing does not suffice after a fork
         finally:
             os.close(state)
 

@@ -4,7 +4,6 @@ File names derive from content. The first process that needs a file makes it und
 Files appear whole or not at all. A process that dies leaves at most a partial file, which the next sweep removes.
 """
 
-import fcntl
 import functools
 import hashlib
 import logging
@@ -22,7 +21,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from reelweave.loader.base.cache_space import boot_id
+import reelweave.loader
+from reelweave.loader.base.shared.cache_space import boot_id
+from reelweave.loader.base.shared.locks import lock_handle
 from reelweave.loader.base.whole_file import whole_file
 
 _UNUSED_S = 7 * 86400.0
@@ -131,7 +132,7 @@ def _locked(path: Path) -> Iterator[None]:
     """Hold a lock that the kernel releases when the process dies."""
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
+        lock_handle(handle, wait=True)
         yield
         # Processes still waiting for this lock, or for a new one, find the finished file.
         with suppress(OSError):
@@ -175,6 +176,6 @@ def _this_code() -> str:
     digest = hashlib.sha256(
         f"{boot_id()} {platform.python_version()} {np.__version__} {pa.__version__}".encode()
     )
-    for path in sorted(Path(__file__).parent.parent.rglob("*.py")):
+    for path in sorted(Path(reelweave.loader.__file__).parent.rglob("*.py")):
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
