@@ -146,6 +146,7 @@ def parsed(words: Sequence[str]) -> argparse.Namespace:
     parser = build_parser([called] if called in COMMANDS else [])
     if called and called not in COMMANDS:
         parser.error(f"no command {called!r}{did_you_mean(called, COMMANDS)}")
+    options: argparse.Namespace
     options, extra = parser.parse_known_args(words)
     if extra:
         options.parser.reject(extra)

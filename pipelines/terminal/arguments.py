@@ -18,6 +18,14 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.formatter_class = argparse.RawDescriptionHelpFormatter
+        self.given: dict[str, Any] = {}
+        for name in (None, "store"):
+            self.register("action", name, _Once)
+
+    def parse_known_args(self, *arguments: Any, **options: Any) -> Any:
+        """Return the options, and the words that nothing takes."""
+        self.given.clear()
+        return super().parse_known_args(*arguments, **options)
 
     def format_usage(self) -> str:
         """Return the usage on one line: options that must be given, and arguments."""
@@ -53,6 +61,16 @@ class Parser(argparse.ArgumentParser):
         names = self.option_names()
         hints = (did_you_mean(word.partition("=")[0], names) for word in extra if word.startswith("-"))
         self.error(f"no such option or argument: {' '.join(extra)}{next(filter(None, hints), '')}")
+
+
+class _Once(argparse.Action):
+    """Value of an option that holds one: a second one is refused, where argparse forgets the first."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        if option_string is not None and parser.given.setdefault(self.dest, values) != values:
+            first = parser.given[self.dest]
+            raise argparse.ArgumentError(self, f"is given twice, {first} and {values}; give it once")
+        setattr(namespace, self.dest, values)
 
 
 class Program(Parser):

@@ -16,11 +16,13 @@ from pathlib import Path
 import pytest
 
 from reelweave.curate.config import CurateConfig
+from reelweave.loader.dataset import open_dataset
 from reelweave.pipelines.cli import COMMANDS, parsed
 from reelweave.pipelines.commands.begin.demo import try_next
 from reelweave.pipelines.configuration.config import resolve
 from reelweave.pipelines.terminal.program import program
 from tests.commands import reelweave
+from tests.foreign_tars import by_tarfile, picture
 from tests.media import write_video
 from tests.s3server import make_bucket, s3_client, s3_server
 from tests.thorough import thorough
@@ -125,6 +127,37 @@ def test_a_mistyped_word_is_met_with_the_nearest(words: list[str], said: str) ->
     done = reelweave(*words)
     assert done.returncode == 2
     assert said in done.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["train", "--config", "a.yaml", "--config", "b.yaml"],
+        ["sample", "--checkpoint", "x", "--prompt", "a boat", "--prompt", "a car"],
+        ["index", "x", "--shards=a*", "--shards", "b*"],
+    ],
+)
+def test_an_option_that_holds_one_value_and_is_given_two_is_refused(words: list[str]) -> None:
+    done = reelweave(*words)
+    assert done.returncode == 2
+    assert "is given twice" in done.stderr
+
+
+def test_an_option_that_is_given_twice_alike_holds() -> None:
+    words = ["config", "explain", "memory_tokens", "--config", "gone.yaml", "--config", "gone.yaml"]
+    assert "is given twice" not in reelweave(*words).stderr
+
+
+@pytest.mark.parametrize("option", ["key", "source"])
+def test_all_samples_named_on_the_command_line_are_removed(option: str, tmp_path: Path) -> None:
+    by_tarfile(tmp_path / "a.tar", [(name, {"jpg": picture(at)}) for at, name in enumerate("abcd")])
+    assert reelweave("index", tmp_path).returncode == 0
+    names = open_dataset(tmp_path).column(option).to_pylist()
+    words = [word for name in [*names[:2], "gone"] for word in (f"--{option}", name)]
+    done = reelweave("remove", tmp_path, *words)
+    assert "removed 2 samples" in done.stdout
+    assert f"1 {option} is not in the dataset: gone" in done.stdout
+    assert open_dataset(tmp_path).column("key").to_pylist() == ["c", "d"]
 
 
 def test_verbose_shows_where_an_error_came_from(tmp_path: Path) -> None:

@@ -24,8 +24,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `reelweave remove`."""
     parser.add_argument("dataset", metavar="DATASET", help="folder or s3:// prefix")
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--source", metavar="URI", help="source to remove, as accounting.parquet spells it")
-    what.add_argument("--key", metavar="KEY", help="sample to remove")
+    what.add_argument(
+        "--source",
+        action="append",
+        metavar="URI",
+        help="source to remove, as accounting.parquet spells it, repeatable",
+    )
+    what.add_argument("--key", action="append", metavar="KEY", help="sample to remove, repeatable")
     what.add_argument("--keys", metavar="FILE", help="file of keys of samples to remove, one a line")
     parser.add_argument(
         "--reason",
@@ -47,10 +52,11 @@ def run(options: argparse.Namespace) -> int:
     if not options.reason.strip():
         raise UsageError("--reason is empty; say why, it is kept in the manifest")
     today, reason = datetime.now(UTC).date().isoformat(), options.reason.strip()
-    keys = [options.key] if options.keys is None else read_keys(Path(options.keys), f"--keys {options.keys}")
-    if not keys:
+    keys = options.key or []
+    if options.keys is not None and not (keys := read_keys(Path(options.keys), f"--keys {options.keys}")):
         raise UsageError(f"--keys {options.keys} lists no key; give one a line")
-    removals = [Removal(source=options.source, key=key, date=today, reason=reason, samples=0) for key in keys]
+    named = [*({"source": source} for source in options.source or ()), *({"key": key} for key in keys)]
+    removals = [Removal(**name, date=today, reason=reason, samples=0) for name in named]
     config = storage_config(options)
     storage = open_storage(options.dataset, config)
     reported = storage.stat(REPORT) is not None
@@ -80,16 +86,16 @@ def run(options: argparse.Namespace) -> int:
         markup=False,
         soft_wrap=True,
     )
-    for note in _notes(done):
+    for note in _notes(done, "source" if options.source else "key"):
         stdout().print(note, markup=False, soft_wrap=True)
     return 0
 
 
-def _notes(done: "Removed") -> Iterator[str]:
+def _notes(done: "Removed", named: str) -> Iterator[str]:
     if done.unknown:
         some = ", ".join(done.unknown[:3]) + (", ..." if len(done.unknown) > 3 else "")
-        what = counted(len(done.unknown), "key of the list is that", "keys of the list are those")
-        yield f"{what} of no sample: {some}"
+        what = counted(len(done.unknown), f"{named} is", f"{named}s are")
+        yield f"{what} not in the dataset: {some}"
     if done.foreign:
         yield "the tars are those of others and were not changed: the bytes of these samples remain in them"
     if done.copies:
