@@ -4,7 +4,6 @@
 """
 
 import re
-from pathlib import Path
 
 import pytest
 
@@ -40,18 +39,27 @@ def test_every_benchmark_is_listed_with_its_command() -> None:
     assert set(re.findall(r"^\| `python -m tests\.bench\.(\w+)` \|", page, re.MULTILINE)) == programs
 
 
-DOCS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/**/*.md"), *ROOT.glob("infra/**/*.md")]
+NAMING = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "Makefile")),
+    *(path for folder in ("docs", "infra") for path in (ROOT / folder).rglob("*.md")),
+    *(
+        path
+        for folder in ("curate", "loader", "pipelines", "tests", "train")
+        for path in (ROOT / folder).rglob("*.py")
+    ),
+]
 
 
-@pytest.mark.parametrize("page", DOCS, ids=lambda page: str(page.relative_to(ROOT)))
-def test_a_script_that_a_page_names_is_there_or_in_the_commit_that_it_names(page: Path) -> None:
-    for line in page.read_text().splitlines():
-        commands = [
-            name.replace(".", "/") + ".py"
-            for name in re.findall(r"-m tests\.bench\.([a-z_0-9.]+[a-z_0-9])", line)
-        ]
-        files = [] if "of commit `" in line else re.findall(r"tests/bench/([a-z_0-9/]+\.\w+)", line)
-        missing = [name for name in commands + files if not (ROOT / "tests/bench" / name).exists()]
-        assert not missing, (
-            f"{page.name} names {missing}: write `tests/bench/NAME.py` of commit `HASH` for what is gone"
-        )
+def test_a_script_that_is_named_is_there_or_in_the_commit_that_is_named() -> None:
+    missing = []
+    for path in NAMING:
+        for line in path.read_text().splitlines():
+            commands = re.findall(r"tests\.bench\.([a-z_0-9]+)", line)
+            scripts = [] if "of commit `" in line else re.findall(r"tests/bench/([a-z_0-9/]+)\.\w", line)
+            missing += [
+                f"{path.relative_to(ROOT)}: {name}"
+                for name in commands + scripts
+                if not (ROOT / "tests/bench" / name).is_dir()
+                and not list((ROOT / "tests/bench").glob(f"{name}.*"))
+            ]
+    assert not missing, "write `tests/bench/NAME.py` of commit `HASH` for a script that is gone"

@@ -2,7 +2,7 @@
 
     python -m tests.bench.curate_kinds --films OUT/PART [--repeat 3]
 
-Takes the films of `tests.bench.curate_films`. What the floor is says `reelweave.pipelines.benchmarks.curate`:
+Takes films named KIND-NAME (docs/benchmarks/curate.md). What the floor is says `reelweave.pipelines.benchmarks.curate`:
 every packet of the picture decoded once, by one thread, and the pictures of the clips kept encoded once with
 the options of the clips; conversions (tone mapping, 10 to 8 bits, 4:2:2 to 4:2:0) are not in it. The second
 ratio is over a floor that includes them, one `reelweave.curate.frames.picture.Finisher.finish` for each frame

@@ -2,9 +2,9 @@
 
     python -m tests.bench.curate_profile --films OUT/PART [--repeat 3]
 
-Takes the films of `tests.bench.curate_films`. Parts are timed by wrapping the functions named in ``PARTS``; the time of
-a part excludes that of the parts called inside it. A first film is curated before and not counted, so that imports
-and tables are not in it. Processor milliseconds per frame, of this process and all its threads, medians of the
+Takes films named KIND-NAME (docs/benchmarks/curate.md). Parts are timed by wrapping the functions named in ``PARTS``;
+the time of a part excludes that of the parts called inside it. A first film is curated before and not counted, so that
+imports and tables are not in it. Processor milliseconds per frame, of this process and all its threads, medians of the
 repetitions, beside those of the floor of `tests.bench.curate_kinds`.
 """
 
