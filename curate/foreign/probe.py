@@ -28,10 +28,15 @@ from reelweave.loader.dataset.colour.transparency import OverBlack
 from reelweave.loader.dataset.samples.frames.shown_frames import PacketFrames
 from reelweave.loader.dataset.tars.media import FORMATS
 from reelweave.loader.dataset.tars.orientation import orientation_of
-from reelweave.loader.dataset.tars.pictures import CutOffError, first_picture, has_further_picture
+from reelweave.loader.dataset.tars.pictures import (
+    CutOffError,
+    first_picture,
+    has_further_picture,
+    is_animated_webp,
+)
 from reelweave.loader.errors import refuse_shortage
 
-PROBE_VERSION = 12
+PROBE_VERSION = 13
 """Revision of this code: higher when the same bytes give other values; tars probed by older code are read again."""
 
 _MAX_SIDE = 16384
@@ -83,6 +88,8 @@ def probe(data: bytes | memoryview) -> Media:
     state = None if further is None else further.state
     if state == "tangled":
         raise SourceError("is several fragmented films joined, whose frames are not told apart; split it")
+    if is_animated_webp(data):
+        raise SourceError("is an animated WebP, which FFmpeg does not decode; convert it to GIF or MP4")
     if fault := cut_off(data):
         raise SourceError(f"is cut off: {fault}")
     try:

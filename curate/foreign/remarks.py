@@ -7,10 +7,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from reelweave.curate.foreign.tar import ENDS_ITS_READER, MARKS, NO_MEDIA, note_path
+from reelweave.curate.foreign.tar import CUT_CAPTION, ENDS_ITS_READER, MARKS, NO_MEDIA, note_path
 from reelweave.loader.dataset.manifest import Manifest
 from reelweave.loader.dataset.publishing.foreign import TarIndex
-from reelweave.loader.dataset.tars.media import MEDIA, media_alike
+from reelweave.loader.dataset.tars.media import MAX_CAPTION_CHARS, MEDIA, media_alike
 from reelweave.loader.text import counted
 
 _SAID = {
@@ -98,6 +98,12 @@ def _on_captions(tars: Sequence[TarIndex]) -> Iterator[str]:
             f"{counted(sum(len(keys) for _, keys in bare), 'sample has', 'samples have')} no .txt or .json: training"
             f" goes without a caption, the first: {keys[0]} of {tar.path}"
         ) + (f"; {apart} of them come again in their tar, without a video: {_SORTED}" if apart else "")
+    if cut := sum(_marked(tar, *CUT_CAPTION) for tar in tars):
+        what = counted(cut, "caption has", "captions have")
+        yield (
+            f"{what} more than {MAX_CAPTION_CHARS:,} characters: the rest is cut off (attributes:"
+            f" {'='.join(CUT_CAPTION)} in index.parquet)"
+        )
     if replaced := sum(_replaced(tar) for tar in tars):
         what = counted(replaced, "caption is", "captions are")
         yield f"{what} not UTF-8: what could not be read is U+FFFD in them; write them again as UTF-8"

@@ -15,7 +15,7 @@ from reelweave.curate.frames.source import SourceError
 from reelweave.loader.dataset.publishing.foreign import TAR_TABLE, TarIndex
 from reelweave.loader.dataset.schema import OPTIONAL, Row
 from reelweave.loader.dataset.tables.parquet import to_table
-from reelweave.loader.dataset.tars.media import NO_CAPTION, caption_of, media_suffix
+from reelweave.loader.dataset.tars.media import NO_CAPTION, media_suffix, shortened, whole_caption
 from reelweave.loader.dataset.tars.tar_samples import read_sample
 from reelweave.loader.dataset.tars.tar_scan import TarSample, TarScan
 from reelweave.loader.errors import MachineError, RunError
@@ -31,6 +31,9 @@ MARKS = {
     "rest": ("rest", "unread"),
 }
 """Entry of the column ``attributes`` for each attribute of `Media` that is true or false."""
+
+CUT_CAPTION = ("caption", "cut")
+"""Entry of the column ``attributes`` of samples whose caption is longer than an index holds."""
 
 NO_MEDIA = "has no video and no picture"
 """Start of the reason of samples without media."""
@@ -154,13 +157,16 @@ def _described(region: bytes) -> Row:
         found = probe(media)
     except SourceError as error:
         raise SourceError(f"its .{suffix} {error}") from error
-    caption, caption_source = caption_of(members)
+    text, caption_source = whole_caption(members)
+    caption = shortened(text)
     digest = hashlib.sha256(media).hexdigest()
     row = dict(vars(found))
     marks = {mark: row.pop(mark) for mark in MARKS}
     return {
         **row,
-        "attributes": dict(entry for mark, entry in MARKS.items() if marks[mark]),
+        "attributes": dict(
+            [entry for mark, entry in MARKS.items() if marks[mark]] + [CUT_CAPTION] * (caption != text)
+        ),
         "end_s": found.duration_s,
         "text_tokens": count_tokens(caption),
         "caption": caption,

@@ -47,13 +47,26 @@ def media_suffix(suffixes: Iterable[str]) -> str | None:
 
 
 def caption_of(members: Mapping[str, bytes | memoryview]) -> tuple[str, str]:
+    """Return a sample's caption, and its origin, see `whole_caption`; above ``MAX_CAPTION_CHARS`` cut at a word."""
+    text, source = whole_caption(members)
+    return shortened(text), source
+
+
+def shortened(text: str) -> str:
+    """Return a text, cut at a word where it has more than ``MAX_CAPTION_CHARS`` characters."""
+    if len(text) <= MAX_CAPTION_CHARS:
+        return text
+    return text[: MAX_CAPTION_CHARS + 1].rsplit(" ", 1)[0][:MAX_CAPTION_CHARS]
+
+
+def whole_caption(members: Mapping[str, bytes | memoryview]) -> tuple[str, str]:
     """Return a sample's caption, and its origin: "member:txt", "member:json", or "none".
 
     The caption is the text of ``txt``; if missing or empty, the first field of ``json`` among caption, text and prompt
     that has one. A list, as the field or as the whole of ``json``, counts with its first caption. Where dots in a
     film's name make longer suffixes ("5 live.mp4"), the text named alike ("5 live.txt") counts. UTF-16 is known by its
-    byte order mark; otherwise invalid UTF-8 is replaced. White space is joined, and captions above
-    ``MAX_CAPTION_CHARS`` characters are truncated at a word.
+    byte order mark; otherwise invalid UTF-8 is replaced. White space is joined. Of very long texts the
+    beginning is read.
 
     Args:
         members: contents by suffix.
@@ -84,7 +97,4 @@ def _decoded(content: bytes) -> str:
 def _clean(text: str) -> str:
     # JSON may contain half a surrogate pair, which UTF-8 cannot encode.
     text = text.replace("\0", " ").encode("utf-8", "replace").decode()
-    words = " ".join(text.split())
-    if len(words) <= MAX_CAPTION_CHARS:
-        return words
-    return words[: MAX_CAPTION_CHARS + 1].rsplit(" ", 1)[0][:MAX_CAPTION_CHARS]
+    return " ".join(text.split())

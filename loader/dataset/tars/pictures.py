@@ -34,6 +34,12 @@ def first_picture(media: bytes | memoryview) -> bytes | memoryview:
     return media if end is None or end >= len(media) else memoryview(media)[:end]
 
 
+def is_animated_webp(media: bytes | memoryview) -> bool:
+    """Return whether a WebP file states an animation (RFC 9649, 2.7.1), which FFmpeg does not decode."""
+    head = bytes(media[:21])
+    return head[:4] == _WEBP and head[8:16] == b"WEBPVP8X" and bool(head[20] & 2)
+
+
 def has_further_picture(media: bytes | memoryview) -> bool:
     """Return whether another picture of the same kind lies behind the first one; zeros may lie between them."""
     end = _end_of_first(media)

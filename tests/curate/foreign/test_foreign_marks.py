@@ -14,7 +14,7 @@ from reelweave.curate.frames.source import SourceError
 from reelweave.loader.dataset import open_dataset
 from reelweave.loader.dataset.samples.frames.shown_frames import count_shown
 from reelweave.loader.read.decode import decode
-from tests.curate.foreign.foreign_sets import index
+from tests.curate.foreign.foreign_sets import index, problems
 from tests.foreign_tars import by_tarfile, picture, video
 from tests.media import numbered_frame
 from tests.player import ffmpeg
@@ -93,6 +93,25 @@ def test_marks_are_counted_and_say_what_to_do(tmp_path: Path) -> None:
     assert marks == {"plain": {}, "combed": {"scan": "interlaced"}, "holed": {"alpha": "transparent"}}
 
 
+def test_captions_that_are_cut_off_are_counted_and_marked(tmp_path: Path) -> None:
+    captions = {"long": b"word " * 900, "most": b"four " * 799 + b"words", "short": b"word"}
+    by_tarfile(
+        tmp_path / "a.tar", [(key, {"jpg": picture(1), "txt": text}) for key, text in captions.items()]
+    )
+    assert index(tmp_path).notes == (
+        "1 caption has more than 4,000 characters: the rest is cut off (attributes: caption=cut in index.parquet)",
+    )
+    dataset = open_dataset(tmp_path)
+    rows = {row["key"]: row for row in map(dataset.row, dataset.row_numbers.values())}
+    assert {key: dict(row["attributes"]) for key, row in rows.items()} == {
+        "long": {"caption": "cut"},
+        "most": {},
+        "short": {},
+    }
+    assert (len(rows["long"]["caption"]), len(rows["most"]["caption"])) == (3999, 4000)
+    assert problems(tmp_path) == []
+
+
 def test_samples_without_a_caption_are_counted_and_an_unsorted_tar_is_why(tmp_path: Path) -> None:
     keys = ("a", "b", "c")
     texts = [(key, {"txt": b"a caption"}) for key in keys]
@@ -128,6 +147,19 @@ def test_of_a_file_with_several_pictures_the_first_one_counts(kind: str, tmp_pat
     video_CTHW = np.zeros((3, 1, 64, 96), np.uint8)
     decode(data, np.zeros(1, np.int64), video_CTHW, upright=False)
     assert np.abs(video_CTHW.mean((1, 2, 3)) - [0, 128, 0]).max() < 4
+
+
+def test_an_animated_webp_fails_by_that_name() -> None:
+    first, *others = (Image.fromarray(numbered_frame(number, 96, 64)) for number in range(3))
+    moving, still = io.BytesIO(), io.BytesIO()
+    first.save(moving, "webp", save_all=True, append_images=others)
+    with pytest.raises(SourceError, match="is an animated WebP, which FFmpeg does not decode"):
+        probe(moving.getvalue())
+    first.save(
+        still, "webp", exif=Image.Exif(), icc_profile=bytes(128)
+    )  # the same header without an animation
+    assert still.getvalue()[12:16] == b"VP8X"
+    assert probe(still.getvalue()).frames == 1
 
 
 def test_what_lies_behind_a_picture_and_is_none_does_not_count() -> None:
