@@ -4,8 +4,9 @@ Two decoders give nearly the same pixels: PyAV, and decord, which is slower and 
 sizes. Both convert and resize with swscale's bilinear filter, which is antialiased when it shrinks; decord
 offers no other. They use the clip's own colour matrix, BT.601 by default. PyAV reads all clips that are not
 8-bit SDR: deep samples are rounded, and PQ and HLG mapped to SDR by the formula of curation. Frames are numbered as
-a player shows them (`reelweave.loader.dataset.samples.frames.shown_frames`). Neither decoder
-detects all damage, and decord returns grey frames for some damaged bytes, so callers compare checksums first.
+a player shows them (`reelweave.loader.dataset.samples.frames.shown_frames`). PyAV refuses
+frames that FFmpeg marks as concealed damage, and those that depend on them. Neither decoder detects all damage, and
+decord returns grey frames for some damaged bytes, so callers compare checksums first.
 """
 
 import io
@@ -54,7 +55,7 @@ def decode(
         decoder: decoder of upright MP4; decord only if installed.
 
     Raises:
-        RunError: the clip is undecodable, or has too few frames.
+        RunError: the clip is undecodable, has too few frames, or is damaged where they are.
     """
     by_decord = decoder == "decord" and upright and bytes(clip[4:8]) == _MP4 and _has_decord()
     (decode_with_decord if by_decord else decode_with_pyav)(clip, indices, video_CTHW)
@@ -139,10 +140,15 @@ def _decode_from_key(clip: bytes | memoryview, indices: Places, video_CTHW: Pixe
             _draw(frames, indices, video_CTHW, _Drawer(stream.sample_aspect_ratio, clip))
         except (
             _ContradictionError,
+            _DamageError,
             av.FFmpegError,
         ):  # errors that stay are raised by the decode of the whole clip
             return False
     return True
+
+
+class _DamageError(RunError):
+    """A frame asked for is damaged, or depends on one that is."""
 
 
 class _ContradictionError(Exception):
@@ -185,13 +191,21 @@ def _draw(
         drawer: drawing of this clip's frames.
 
     Raises:
-        RunError: there are too few frames.
+        RunError: there are too few frames, or one is damaged, or lies between a damaged one and the next key frame.
     """
-    filled, shown = 0, 0
+    filled, shown, damaged = 0, 0, None
     for index, frame in frames:
         shown = index + 1
+        if frame.is_corrupt:
+            damaged = index if damaged is None else damaged
+        elif frame.key_frame:
+            damaged = None
         if index < indices[filled]:
             continue
+        if damaged is not None:
+            raise _DamageError(
+                f"the clip is damaged at frame {damaged}, counted from 0; frame {index} depends on it"
+            )
         # At a higher frame rate a frame repeats.
         behind = int(np.searchsorted(indices, index, side="right"))
         drawer.draw(frame, video_CTHW[:, filled:behind])

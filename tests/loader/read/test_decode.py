@@ -242,6 +242,26 @@ def test_what_is_no_clip_is_refused_in_words(
         frames_of(broken, Bucket(9, 64, 80), np.arange(9), decoder)
 
 
+@pytest.mark.parametrize("name", ["h264.mp4", "h264.mkv", "mpeg4.avi", "mpeg2.ts"])
+def test_concealed_damage_is_refused_up_to_the_next_key_frame(name: str, tmp_path: Path) -> None:
+    """FFmpeg fills what it cannot decode from other frames, without an error."""
+    kind = name.partition(".")[0]
+    codec = {"h264": "libx264", "mpeg2": "mpeg2video"}.get(kind, kind)
+    path = write_video(tmp_path / name, (40,), codec=codec, options={"g": "10", "bf": "0"})
+    data, bucket = bytearray(path.read_bytes()), Bucket(5, 128, 160)
+    with av.open(str(path)) as container:
+        packet = [packet for packet in container.demux(video=0) if packet.size][13]
+    middle = packet.pos + packet.size // 2
+    whole = bytes(data)
+    data[middle : middle + 20] = b"\x5a" * 20
+    for first in (0, 8, 20, 35):  # frames before the damage, and behind the next key frame
+        numbers = np.arange(first, first + 5)
+        assert np.array_equal(frames_of(bytes(data), bucket, numbers), frames_of(whole, bucket, numbers))
+    for first in (10, 13, 15):
+        with pytest.raises(RunError, match="the clip is damaged at frame 13, counted from 0; frame 1"):
+            frames_of(bytes(data), bucket, np.arange(first, first + 5))
+
+
 def test_decord_decodes_where_it_is_asked_for_and_installed(clip: bytes) -> None:
     program = """
 import sys
