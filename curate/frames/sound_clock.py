@@ -28,6 +28,7 @@ _LEAST_STEP_S = 0.06
 _AROUND = 5  # packets on each side of a step; a single wrong stamp is no step
 _LEAST_AROUND = 3
 _LEAST_STILL = 2  # steps back to one time at which it stood still
+_STILL_S = 1.0  # maximum sound of one packet of a container, whose frames share a stamp
 _MOST_STEPS = 0.02  # share of packets that step back above which stamps say nothing
 _NEAR_S = 5.0  # maximum distance of sound from its pictures in a file
 _COMPARED_S = 10.0  # file order before and after a step
@@ -318,12 +319,13 @@ def _squeezed(own_s: Seconds, suspects: NDArray[np.intp]) -> NDArray[np.bool_]:
     """Return a mask of the steps back at which a muxer let time stand still, and of the step that ends each such run.
 
     Each packet of MPEG-TS holds several of sound, so the stamps begin at the same time over and over. Behind the run
-    they are right.
+    they are right. Joined recordings whose clocks restart at the same time last longer than such a packet.
     """
     if len(suspects) < _LEAST_STILL:
         return np.zeros(len(suspects), bool)
     begins_s = own_s[suspects]
-    still = np.abs(np.diff(begins_s)) <= FLEETING_S
+    lasted_s = own_s[suspects[1:] - 1] - begins_s[:-1]
+    still = (np.abs(np.diff(begins_s)) <= FLEETING_S) & (lasted_s < _STILL_S)
     squeezed: NDArray[np.bool_] = np.append(still, False) | np.append(False, still)
     ends = np.flatnonzero(squeezed[:-1] & ~squeezed[1:] & (np.diff(begins_s) >= 0)) + 1
     back = suspects[ends]

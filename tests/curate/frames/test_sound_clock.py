@@ -58,6 +58,16 @@ def test_sound_stays_with_pictures_that_a_remuxer_sorted_if_both_end_together(tm
     assert all(isinstance(one, float) and one < 0.002 for one in found), found
 
 
+@thorough
+def test_joined_recordings_that_all_begin_at_the_same_stamp_keep_their_sound(tmp_path: Path) -> None:
+    part = stepping(tmp_path / "part.ts", (0.0, 0.0))
+    path = tmp_path / "joined.ts"
+    path.write_bytes(part.read_bytes() * 3)
+    distances_s = sound_of(path, tmp_path / "out")
+    assert len(distances_s) == 6
+    assert all(isinstance(off_s, float) and off_s < 0.002 for off_s in distances_s), distances_s
+
+
 # The same on numbers: pictures every 40 ms, sound every 20.
 
 
@@ -94,6 +104,13 @@ def test_recordings_joined_agree_anew_whatever_their_sound_lacks() -> None:
     clock, line = repaired(pictures_s, sound_s, places)
     assert line.breaks == (500,)
     assert clock == SoundClock(((400, 1000), (975, 20000)), (), 750)
+
+
+def test_recordings_joined_may_all_begin_at_the_same_stamp() -> None:
+    pictures_s, sound_s = np.tile(grid(8, 0.04), 3), np.tile(grid(8, 0.02), 3)
+    clock, line = repaired(pictures_s, sound_s)
+    assert line.breaks == (200, 400)
+    assert clock == SoundClock(((400, 8000), (800, 16000)), (), 600)
 
 
 def test_a_jump_of_both_clocks_is_one_jump() -> None:
