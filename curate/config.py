@@ -122,7 +122,7 @@ class SourceStageConfig(BaseModel, frozen=True, extra="forbid"):
             the ledger notices.
     """
 
-    REVISION: ClassVar = 29
+    REVISION: ClassVar = 30
 
     probe: ProbeConfig = ProbeConfig()
     shots: ShotConfig = ShotConfig()

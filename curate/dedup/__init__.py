@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from reelweave.curate.dedup.clusters import clusters
-from reelweave.curate.dedup.fingerprint import PICTURES_PER_S, Match, fingerprint, overlap
+from reelweave.curate.dedup.fingerprint import Match, overlap
 from reelweave.curate.dedup.neighbours import near_pairs, near_references
 from reelweave.curate.dedup.products import Places
 from reelweave.curate.dedup.text_hashes import hashes, may_repeat
@@ -33,7 +33,6 @@ __all__ = [
     "Vectors",
     "contaminated",
     "dedup",
-    "fingerprint",
 ]
 
 Pair = tuple[int, int, float]
@@ -212,8 +211,7 @@ def _same_footage(
         return None
     key, source = kept_of.keys[original].as_py(), kept_of.sources[original].as_py()
     reason = f"the footage of {key} from {source}"
-    shared_s = best.shared / PICTURES_PER_S
-    return Duplicate(key, "perceptual", best.agreement, config.min_agreement, reason, shared_s)
+    return Duplicate(key, "perceptual", best.agreement, config.min_agreement, reason, best.shared_s)
 
 
 def _kind(kept_of: DedupClips, config: SemanticConfig) -> Compare:

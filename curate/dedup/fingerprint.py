@@ -1,11 +1,15 @@
 """Fingerprint of a clip: small grey pictures without bars, and the agreement of two fingerprints.
 
+Pictures that are compared are half a second apart. Clips of the same footage rarely begin at the same fraction of it,
+so a fingerprint has pictures at four such fractions, and the best of them is compared.
+
 Agreement is local. Two shots of one fixed camera differ only where something moves, so the blocks with the
 lowest agreement decide. A small search undoes a slight crop or scaling first.
 """
 
 import math
-from collections.abc import Sequence
+import statistics
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -13,12 +17,19 @@ from numpy.typing import NDArray
 from PIL import Image
 
 WIDTH, HEIGHT = 48, 27
-PICTURES_PER_S = 2.0
+PICTURES_PER_S = 8.0
+ARRAY = ".fingerprint8"
+"""Suffix of a fingerprint's name among the arrays of its source."""
+SPARSE_ARRAY = ".fingerprint"
+"""Suffix of one with two pictures a second, as versions before revision 30 wrote it; see `dense`."""
 
 Floats = NDArray[np.float32]
+PrintPictures = NDArray[np.uint8]
+"""Pictures of a fingerprint, uint8 [n, HEIGHT, WIDTH], PICTURES_PER_S per second: 10 KB per second."""
 Box = tuple[float, float, float]
 """(left, top, scale) of a crop, as shares of the picture."""
 
+_PHASES = 4  # pictures of a fingerprint for each one that is compared
 _BAR = 16.0  # luminance below which borders are bars
 _BLOCKS = (8, 6)  # columns, rows
 _FLOOR = 30.0  # variance of coding noise, grey levels squared
@@ -43,68 +54,68 @@ class Match(NamedTuple):
     Attributes:
         agreement: Agreement of the least similar blocks in the least similar pictures; 1 for the same
             footage.
-        shared: Number of aligned pictures.
+        shared_s: Length of the footage that both show, seconds.
     """
 
     agreement: float
-    shared: int
+    shared_s: float
 
 
-def fingerprint(pictures: NDArray[np.uint8], times_s: NDArray[np.float64]) -> NDArray[np.uint8]:
-    """Return the fingerprint of a clip from its pictures.
-
-    Args:
-        pictures: uint8 [n, h, w, 3] RGB, at least PICTURES_PER_S per second.
-        times_s: float64 [n], rising.
-
-    Returns:
-        uint8 [m, HEIGHT, WIDTH], PICTURES_PER_S per second: 2.6 KB per second.
-    """
-    due = np.arange(0.0, float(times_s[-1]) + 1e-6, 1 / PICTURES_PER_S)
-    chosen = np.unique(np.searchsorted(times_s, due - 1e-6).clip(0, len(times_s) - 1))
-    return np.stack([_small(pictures[index]) for index in chosen])
+def dense(sparse: NDArray[np.uint8]) -> PrintPictures:
+    """Return a fingerprint of two pictures a second as one of PICTURES_PER_S: each stands for its half second."""
+    return np.repeat(sparse, _PHASES, axis=0)
 
 
-def overlap(
-    original: NDArray[np.uint8] | None, other: NDArray[np.uint8] | None, min_overlap: float
-) -> Match | None:
+def overlap(original: PrintPictures | None, other: PrintPictures | None, min_overlap: float) -> Match | None:
     """Return the best agreement of a clip with a kept one; None where one has no fingerprint or is too short.
 
     Args:
-        original: Fingerprint of the kept clip, uint8 [n, HEIGHT, WIDTH].
-        other: Fingerprint of the other clip, uint8 [m, HEIGHT, WIDTH].
+        original: Fingerprint of the kept clip.
+        other: Fingerprint of the other clip.
         min_overlap: Minimum share of the other clip's pictures that must be aligned.
     """
     if original is None or other is None:
         return None
-    min_shared = max(2, math.ceil(min_overlap * len(other)))
-    return match(original, other, min_shared) if min(len(original), len(other)) >= min_shared else None
+    compared = len(other[::_PHASES])
+    min_shared = max(2, math.ceil(min_overlap * compared))
+    return (
+        match(original, other, min_shared) if min(len(original[::_PHASES]), compared) >= min_shared else None
+    )
 
 
-def match(a: NDArray[np.uint8], b: NDArray[np.uint8], min_shared: int) -> Match:
+def match(a: PrintPictures, b: PrintPictures, min_shared: int) -> Match:
     """Return the best agreement of two fingerprints over time offsets, crops and scales.
 
     Args:
         a: uint8 [n, HEIGHT, WIDTH].
         b: uint8 [m, HEIGHT, WIDTH].
-        min_shared: Minimum number of aligned pictures.
+        min_shared: Minimum number of aligned pictures, half a second apart.
     """
-    coarse = _coarse(a) @ _coarse(b).T  # [n, m]
-    offsets = []
-    for offset in range(min_shared - len(a), len(b) - min_shared + 1):
-        diagonal = np.diagonal(coarse, offset)
-        if len(diagonal) >= min_shared:
-            offsets.append((float(np.median(diagonal)), offset))
-    best = Match(0.0, 0)
-    for similarity, offset in sorted(offsets, reverse=True)[:3]:
+    every = b[::_PHASES]
+    best = Match(0.0, 0.0)
+    for similarity, phase, offset in sorted(_offsets(a, every, min_shared), reverse=True)[:3]:
         if similarity < _COARSE:
             break
+        phased = a[phase::_PHASES]
         first = max(0, -offset)
-        shared = min(len(a) - first, len(b) - first - offset)
-        ours, other = a[first : first + shared], b[first + offset : first + offset + shared]
+        shared = min(len(phased) - first, len(every) - first - offset)
+        ours, other = phased[first : first + shared], every[first + offset : first + offset + shared]
         agreement = max(_best_crop(ours, other), _best_crop(other, ours))
-        best = max(best, Match(agreement, shared))
+        best = max(best, Match(agreement, shared * _PHASES / PICTURES_PER_S))
     return best
+
+
+def _offsets(a: PrintPictures, every: PrintPictures, min_shared: int) -> Iterator[tuple[float, int, int]]:
+    """Yield for each offset the overall correlation at its best phase, this phase of ``a``, and the offset."""
+    correlations = _coarse(a) @ _coarse(every).T  # [n, m]
+    for offset in range(min_shared - len(a[::_PHASES]), len(every) - min_shared + 1):
+        phases = []
+        for phase in range(_PHASES):
+            diagonal = np.diagonal(correlations[phase::_PHASES], offset)
+            if len(diagonal) >= min_shared:
+                phases.append((statistics.median(diagonal.tolist()), phase))
+        if phases:
+            yield *max(phases), offset
 
 
 def _best_crop(full: NDArray[np.uint8], part: NDArray[np.uint8]) -> float:
@@ -213,8 +224,8 @@ def _coarse(pictures: NDArray[np.uint8]) -> Floats:
     return np.asarray(flat / np.maximum(np.linalg.norm(flat, axis=1, keepdims=True), _FLOOR))
 
 
-def _small(picture: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Convert one picture to grey without bars, WIDTH x HEIGHT."""
+def print_picture(picture: NDArray[np.uint8]) -> PrintPictures:
+    """Return a picture of a fingerprint, uint8 [HEIGHT, WIDTH]: grey, without bars, from uint8 [h, w, 3] RGB."""
     luma = (picture.astype(np.float32) @ np.array([0.299, 0.587, 0.114], np.float32)).astype(np.uint8)
     lit = luma > _BAR
     rows, columns = np.flatnonzero(lit.any(axis=1)), np.flatnonzero(lit.any(axis=0))

@@ -12,13 +12,14 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from reelweave.curate.dedup.fingerprint import ARRAY, SPARSE_ARRAY, dense
 from reelweave.curate.dedup.vector_file import VectorFile
 from reelweave.curate.ledger.ledger import Ledger
 from reelweave.curate.run.tables.columns import Rows, column, places_in
 
-_VECTOR, _FINGERPRINT = ".perceptual", ".fingerprint"
+_VECTOR = ".perceptual"
 _MOST_BYTES = 512 << 20
-"""Fingerprints in memory: those of the sources that were asked for last. All of them are 13 KB per 5 s of video."""
+"""Fingerprints in memory: those of the sources that were asked for last. All of them are 52 KB per 5 s of video."""
 
 _BLOCK = 4096
 
@@ -49,8 +50,11 @@ class Fingerprints:
         """Return the fingerprint at a location, uint8 [pictures, 27, 48], or None."""
         name = location.arrays
         if name not in self._kept:
-            arrays = self._ledger.read_arrays(name, lambda key: key.endswith(_FINGERPRINT))
-            self._kept[name] = {key.removesuffix(_FINGERPRINT): array for key, array in arrays.items()}
+            arrays = self._ledger.read_arrays(name, lambda key: key.endswith((ARRAY, SPARSE_ARRAY)))
+            self._kept[name] = {
+                key.rpartition(".")[0]: array if key.endswith(ARRAY) else dense(array)
+                for key, array in arrays.items()
+            }
             self._bytes += _size(self._kept[name])
         self._kept.move_to_end(name)
         while self._bytes > _MOST_BYTES and len(self._kept) > 1:

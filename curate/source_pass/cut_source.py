@@ -20,7 +20,7 @@ from reelweave.curate.config import SourceStageConfig
 from reelweave.curate.cut import CutClip, cut
 from reelweave.curate.cut.clip import EncodedSpans
 from reelweave.curate.cut.trim import trimmed
-from reelweave.curate.dedup import fingerprint as dedup_fingerprint
+from reelweave.curate.dedup.fingerprint import ARRAY as FINGERPRINT
 from reelweave.curate.filters import scores
 from reelweave.curate.filters.measure import ADDED
 from reelweave.curate.frames.budget import check_clips, most_bytes
@@ -316,7 +316,7 @@ class CutSource:
         )
         self.ledger.write_clip(record.clip_id, clip.data)
         arrays[f"{record.clip_id}.perceptual"] = embed_pictures(sample.pictures)
-        arrays[f"{record.clip_id}.fingerprint"] = dedup_fingerprint(sample.pictures, sample.times_s)
+        arrays[f"{record.clip_id}{FINGERPRINT}"] = collected.fingerprint
         return record
 
 

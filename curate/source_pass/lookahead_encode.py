@@ -50,10 +50,10 @@ _VECTOR_BYTES = 0.7  # per pixel: 40 for each vector of a block of 8x8, two in B
 class _Encoded:
     last: int
     rate: Fraction
-    place: int  # in the spool: the clip, then the sample's pictures
+    place: int  # in the spool: the clip, then the sample's pictures and its fingerprint
     clip_bytes: int
     collected: ClipPictures  # without pictures
-    shape: tuple[int, ...]
+    shapes: tuple[tuple[int, ...], tuple[int, ...]]  # of pictures and fingerprint
     shown: NDArray[np.intp]  # number of frames of the clip for each frame of the source
 
 
@@ -221,10 +221,11 @@ class LookaheadEncoder:
     def _read(self, encoded: _Encoded) -> tuple[bytes, ClipPictures]:
         self._spool.seek(encoded.place)
         data = self._spool.read(encoded.clip_bytes)
-        pictures = np.frombuffer(self._spool.read(int(np.prod(encoded.shape))), np.uint8).reshape(
-            encoded.shape
+        pictures, fingerprint = (
+            np.frombuffer(self._spool.read(int(np.prod(shape))), np.uint8).reshape(shape)
+            for shape in encoded.shapes
         )
-        return data, replace(encoded.collected, pictures=pictures)
+        return data, replace(encoded.collected, pictures=pictures, fingerprint=fingerprint)
 
     def _shown_s(self, frame: VideoFrame) -> float | None:
         """Return seconds from the first frame to the next one, ``frame``; None where they do not rise."""
@@ -311,13 +312,15 @@ class LookaheadEncoder:
                 return
             self._spool.write(clip)
             self._spool.write(collected.pictures.tobytes())
+            self._spool.write(collected.fingerprint.tobytes())
         except (CutError, OSError):  # a full disk costs nothing but time
             self.close()
             return
-        shape = collected.pictures.shape
-        slim = replace(collected, pictures=np.zeros((0, 1, 1, 3), np.uint8))
+        shapes = collected.pictures.shape, collected.fingerprint.shape
+        nothing = np.zeros((0, 1, 1), np.uint8)
+        slim = replace(collected, pictures=nothing[..., None], fingerprint=nothing)
         shown = np.array(self._shown, np.intp)
-        self._encoded[self._clip] = _Encoded(last, self._rate, offset, len(clip), slim, shape, shown)
+        self._encoded[self._clip] = _Encoded(last, self._rate, offset, len(clip), slim, shapes, shown)
         self._pixels += (last - self._clip) * self._size.width * self._size.height
         if self._pixels > _GIVE_BACK_PIXELS:
             self._pixels = 0

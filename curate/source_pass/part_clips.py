@@ -32,6 +32,7 @@ def keep_clips(store: PartStore, part_index: int, size: Geometry | None, clips: 
             "data": np.frombuffer(clip.data, np.uint8),
             "pictures": clip.collected.pictures,
             "times_s": clip.collected.times_s,
+            "fingerprint": clip.collected.fingerprint,
             "vectors_missing": np.array([motion.vectors_missing]),
         }
         for name, values in (("motion", motion.motion), ("motion_local", motion.motion_local)):
@@ -98,7 +99,7 @@ class PartClips:
         motion = SpanMotion(
             arrays.get("motion"), arrays.get("motion_local"), bool(arrays["vectors_missing"][0])
         )
-        return ClipPictures(arrays["pictures"], arrays["times_s"], motion)
+        return ClipPictures(arrays["pictures"], arrays["times_s"], motion, arrays["fingerprint"])
 
     def _clip(self, span: Span) -> dict[str, NDArray[Any]]:
         return self._store.arrays(_CLIP, *self._places[span.first])

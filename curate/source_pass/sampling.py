@@ -13,6 +13,7 @@ from av.video.reformatter import VideoReformatter
 from numpy.typing import NDArray
 
 from reelweave.curate.cut import CutClip
+from reelweave.curate.dedup.fingerprint import PICTURES_PER_S, PrintPictures, print_picture
 from reelweave.curate.filters import ClipSample, MotionMeter, ScoreConfig, SpanMotion
 from reelweave.loader.dataset.colour.sdr import SdrConverter
 
@@ -85,11 +86,16 @@ class FrameStats:
 
 @dataclass(frozen=True, eq=False)
 class ClipPictures:
-    """Small pictures, times and motion of a clip; arrays as in `reelweave.curate.filters.ClipSample`."""
+    """Small pictures, times and motion of a clip; arrays as in `reelweave.curate.filters.ClipSample`.
+
+    Attributes:
+        fingerprint: Pictures that deduplication compares; see `reelweave.curate.dedup.fingerprint`.
+    """
 
     pictures: NDArray[np.uint8]
     times_s: NDArray[np.float64]
     motion: SpanMotion
+    fingerprint: PrintPictures
 
     def sample(self, clip: CutClip, stats: FrameStats, shown: NDArray[np.int64]) -> ClipSample:
         """Return the sample of the clip.
@@ -131,6 +137,7 @@ class PictureCollector:
         self._motion = MotionMeter(codec)
         self._pictures: list[NDArray[np.uint8]] = []
         self._times_s: list[float] = []
+        self._print: list[PrintPictures] = []
 
     def push(self, since_s: float, held_s: float, decoded: VideoFrame, finished: VideoFrame) -> None:
         """Take the next frame of the clip, as decoded and as encoded.
@@ -144,14 +151,15 @@ class PictureCollector:
             finished: The frame upright, with square pixels.
         """
         self._motion.push(decoded, since_s)
-        fps, due = self._config.fps, len(self._times_s)
-        times_s = [since_s] if since_s + 1e-9 >= due / fps else []
-        # The next frame stands for what falls due before it, unless it comes a whole interval late.
-        while (due + len(times_s) + 1) / fps <= since_s + held_s + 1e-9:
-            times_s.append((due + len(times_s)) / fps)
-        if times_s:
-            self._pictures += [self._small(finished)] * len(times_s)
-            self._times_s += times_s
+        times_s = _due_times(len(self._times_s), self._config.fps, since_s, held_s)
+        prints = len(_due_times(len(self._print), PICTURES_PER_S, since_s, held_s))
+        if not times_s and not prints:
+            return
+        small = self._small(finished)
+        self._pictures += [small] * len(times_s)
+        self._times_s += times_s
+        if prints:
+            self._print += [print_picture(small)] * prints
 
     def _small(self, finished: VideoFrame) -> NDArray[np.uint8]:
         scale = min(1.0, self._config.long_side_px / max(finished.width, finished.height))
@@ -167,11 +175,22 @@ class PictureCollector:
 
     def take(self) -> ClipPictures:
         """Return the samples of the clip, and start the next one."""
-        collected = ClipPictures(np.stack(self._pictures), np.array(self._times_s), self._motion.take())
-        self._pictures, self._times_s = [], []
+        collected = ClipPictures(
+            np.stack(self._pictures), np.array(self._times_s), self._motion.take(), np.stack(self._print)
+        )
+        self._pictures, self._times_s, self._print = [], [], []
         return collected
 
     def drop(self) -> None:
         """Drop the samples of a span that became no clip."""
         self._motion.take()
-        self._pictures, self._times_s = [], []
+        self._pictures, self._times_s, self._print = [], [], []
+
+
+def _due_times(taken: int, per_s: float, since_s: float, held_s: float) -> list[float]:
+    """Return the times at which a frame counts in a sample of so many pictures a second, of which some are taken."""
+    times_s = [since_s] if since_s + 1e-9 >= taken / per_s else []
+    # The next frame stands for what falls due before it, unless it comes a whole interval late.
+    while (taken + len(times_s) + 1) / per_s <= since_s + held_s + 1e-9:
+        times_s.append((taken + len(times_s)) / per_s)
+    return times_s

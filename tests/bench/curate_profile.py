@@ -71,7 +71,7 @@ PARTS = {
     "scores": ("reelweave.curate.source_pass.cut_source:scores",),
     "fingerprints": (
         "reelweave.curate.source_pass.cut_source:embed_pictures",
-        "reelweave.curate.source_pass.cut_source:dedup_fingerprint",
+        "reelweave.curate.source_pass.sampling:print_picture",
     ),
     "hash": ("reelweave.curate.source_pass.cut_source:sha256_of", "reelweave.curate.cut.clip:CutClip.sha256"),
     "ledger": (

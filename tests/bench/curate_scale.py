@@ -34,6 +34,7 @@ from numpy.typing import NDArray
 from reelweave.curate import dedup
 from reelweave.curate.caption.types import Caption
 from reelweave.curate.config import CurateConfig
+from reelweave.curate.dedup.fingerprint import ARRAY
 from reelweave.curate.ledger.ledger import LEDGER, Ledger
 from reelweave.curate.ledger.records import (
     Record,
@@ -300,7 +301,7 @@ def cut(source: SourceRef, clips: int, pictures: int) -> tuple[SourceSummary, di
             continue
         vector = rng.standard_normal(264).astype(np.float32)
         arrays[f"{record.clip_id}.perceptual"] = (vector / np.linalg.norm(vector)).astype(np.float16)
-        arrays[f"{record.clip_id}.fingerprint"] = rng.integers(0, 255, (pictures, 27, 48), np.uint8)
+        arrays[f"{record.clip_id}{ARRAY}"] = rng.integers(0, 255, (pictures, 27, 48), np.uint8)
     return SourceSummary(tuple(records), 12.0, {"title": "a film"}, 1e6, 13.0), arrays
 
 

@@ -12,11 +12,13 @@ from av.video.reformatter import VideoReformatter
 from PIL import Image, ImageEnhance
 
 from reelweave.curate import dedup as deduplication
-from reelweave.curate.dedup import DedupConfig, Duplicate, ManyPairs, fingerprint
-from reelweave.curate.dedup.fingerprint import Match, overlap
+from reelweave.curate.dedup import DedupConfig, Duplicate, ManyPairs
+from reelweave.curate.dedup.fingerprint import Match, dense, overlap, print_picture
+from reelweave.curate.filters import ScoreConfig
 from reelweave.curate.frames.decode.decoder import Decoder
 from reelweave.curate.frames.perceptual import embed_pictures
 from reelweave.curate.frames.source import open_video
+from reelweave.curate.source_pass.sampling import PictureCollector
 from tests.curate.dedup.items import DedupItem, columns
 from tests.media import CORPUS, NO_CORPUS
 from tests.thorough import beyond
@@ -28,7 +30,7 @@ SEMANTIC = DedupConfig.model_validate({"perceptual": {"enabled": False}, "semant
 def item(key: str, pictures: np.ndarray | None = None, **changes: object) -> DedupItem:
     values: dict = {"sha256": key, "source": f"{key}.mp4", "quality": (1.0,)}
     if pictures is not None:
-        own = fingerprint(pictures, np.arange(len(pictures)) / 2)
+        own = dense(np.stack([print_picture(picture) for picture in pictures]))
         values["fingerprint"] = lambda: own
         values["global_embedding"] = embed_pictures(pictures)
     return DedupItem(key, **{**values, **changes})
@@ -105,6 +107,39 @@ def test_a_piece_of_a_longer_clip_is_a_duplicate_and_the_longer_one_stays() -> N
     assert dedup(items, CONFIG) == {}  # the better one is too short to stand for the longer
     items = [item("long", whole, quality=(2.0,)), item("piece", whole[4:12], quality=(1.0,))]
     assert dedup(items, CONFIG).keys() == {"piece"}
+
+
+def filmed(name: str, begin_s: float, seconds: float) -> np.ndarray:
+    """Fingerprint of a stretch of a file of the corpus, from its frames as they fall."""
+    scaler, collector = VideoReformatter(), PictureCollector("none", ScoreConfig())
+    with (CORPUS / name).open("rb") as file, open_video(file) as (container, stream):
+        frame_s = 1 / float(stream.average_rate or 25)
+        for number, frame in enumerate(Decoder(container, stream).frames()):
+            since_s = number * frame_s - begin_s
+            if 0 <= since_s < seconds:
+                small = scaler.reformat(frame, 256, 144, "yuv420p", interpolation="AREA")
+                collector.push(since_s, frame_s, frame, small)
+    return collector.take().fingerprint
+
+
+@pytest.mark.skipif(not CORPUS.is_dir(), reason=NO_CORPUS)
+@pytest.mark.parametrize(
+    ("name", "least"),
+    beyond(
+        1,
+        [
+            ("originals/chaplin_policeman.mp4", 0.9),
+            ("originals/parking_lane_cars.mp4", 0.7),
+            ("originals/bbb_opening.mp4", 0.9),
+        ],
+    ),
+)
+def test_a_piece_is_found_at_whatever_fraction_of_a_second_it_begins(name: str, least: float) -> None:
+    whole = filmed(name, 0, 8)
+    for begin_s in (1.0, 1.12, 1.3, 1.4, 1.56):
+        match = overlap(whole, filmed(name, begin_s, 5), 0.7)
+        assert match is not None
+        assert match.agreement > least, begin_s
 
 
 def test_the_best_is_kept_whatever_the_order() -> None:

@@ -7,8 +7,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from reelweave.curate.dedup.fingerprint import ARRAY
 from reelweave.curate.ledger.ledger import Ledger
-from reelweave.curate.run.clip_arrays import ClipArrays
+from reelweave.curate.run.clip_arrays import ClipArrays, FingerprintPlace, Fingerprints
 from reelweave.loader.storage import open_storage
 
 
@@ -16,7 +17,7 @@ def source(number: int, clips: int, seed: int) -> dict[str, Any]:
     rng, arrays = np.random.default_rng(seed), {}
     for part in range(clips):
         arrays[f"{number}-{part}.perceptual"] = rng.normal(size=8).astype(np.float16)
-        arrays[f"{number}-{part}.fingerprint"] = rng.integers(0, 255, (2, 27, 48), np.uint8)
+        arrays[f"{number}-{part}{ARRAY}"] = rng.integers(0, 255, (2, 27, 48), np.uint8)
     return arrays
 
 
@@ -46,7 +47,7 @@ def test_clips_are_found_by_identity_until_their_source_is_cut_again(
             assert np.array_equal(vector, arrays[f"{clip}.perceptual"])
             fingerprint = clips.fingerprint(place, clip)
             assert fingerprint is not None
-            assert np.array_equal(fingerprint, arrays[f"{clip}.fingerprint"])
+            assert np.array_equal(fingerprint, arrays[f"{clip}{ARRAY}"])
 
     check(["1-4", "3-6", "3-0"])
     clips.forget("c")
@@ -55,3 +56,14 @@ def test_clips_are_found_by_identity_until_their_source_is_cut_again(
     ledger.write_arrays("c", written["c"])
     clips.read(["c"])
     check(["1-4", "3-0"])
+
+
+def test_a_fingerprint_of_an_earlier_version_has_each_picture_for_its_half_second(tmp_path: Path) -> None:
+    ledger, pictures = (
+        Ledger(open_storage(tmp_path)),
+        np.arange(2 * 27 * 48).reshape(2, 27, 48).astype(np.uint8),
+    )
+    ledger.write_arrays("old", {"clip.fingerprint": pictures})
+    dense = Fingerprints(ledger).read(FingerprintPlace("old", "clip"))
+    assert dense is not None
+    assert np.array_equal(dense, pictures[[0, 0, 0, 0, 1, 1, 1, 1]])

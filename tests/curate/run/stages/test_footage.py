@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from reelweave.curate.dedup.fingerprint import overlap
+from reelweave.curate.dedup.fingerprint import ARRAY, overlap
 from reelweave.curate.ledger.ledger import Ledger
 from reelweave.curate.run.clip_arrays import FingerprintPlace
 from reelweave.curate.run.stages.footage import match_many
@@ -21,14 +21,16 @@ def test_each_pair_has_the_agreement_of_its_two_clips(
         request.getfixturevalue("ray_local")
     rng, ledger = np.random.default_rng(0), Ledger(open_storage(tmp_path))
     scenes = rng.integers(0, 256, (3, 40, 27, 48), np.uint8)
-    clips = {f"{n}": scenes[n % 3][n : n + 12 + n] for n in range(9)} | {"short": scenes[0][:1]}
+    clips = {f"{n}": scenes[n % 3][n : n + 12 + n].repeat(4, axis=0) for n in range(9)} | {
+        "short": scenes[0][:4]
+    }
     places = []
     for number, (clip_id, fingerprint) in enumerate(clips.items()):
-        ledger.write_arrays(f"source{number // 4}", {f"{clip_id}.fingerprint": fingerprint})
+        ledger.write_arrays(f"source{number // 4}", {f"{clip_id}{ARRAY}": fingerprint})
         places.append(FingerprintPlace(f"source{number // 4}", clip_id))
     by_source = {place.arrays: {} for place in places}
     for place in places:
-        by_source[place.arrays][f"{place.clip_id}.fingerprint"] = clips[place.clip_id]
+        by_source[place.arrays][f"{place.clip_id}{ARRAY}"] = clips[place.clip_id]
     for name, arrays in by_source.items():
         ledger.write_arrays(name, arrays)
     places.append(FingerprintPlace("source0", "none"))
