@@ -110,23 +110,25 @@ def load(providers: Sequence[Provider], forced: str | None) -> LoadedProvider:
 
 def run(
     operator: str,
-    x: torch.Tensor,
     reference: Callable[..., tuple[torch.Tensor, ...]],
-    arguments: Sequence[Any],
+    index: int,
+    *arguments: Any,
 ) -> tuple[torch.Tensor, ...]:
     """Run an operator of the provider in use, or its reference where that has no kernel; without autocast.
 
     Args:
         operator: field of `Kernels`.
-        x: tokens, whose device and dtype decide.
         reference: the same in plain PyTorch, for all tensors.
+        index: index of the argument whose device and dtype decide.
         arguments: arguments of both; the last one is the rounding mode.
     """
-    kernels, outputs = chosen().kernels, None
+    x, kernels = arguments[index], chosen().kernels
+    if kernels is not None and kernels.serves(x, arguments[-1]):
+        outputs: tuple[Any, ...] | None = getattr(kernels, operator)(*arguments)
+        if outputs is not None:
+            return outputs
     with _without_autocast(x):
-        if kernels is not None and kernels.serves(x, arguments[-1]):
-            outputs = getattr(kernels, operator)(*arguments)
-        return reference(*arguments) if outputs is None else tuple(outputs)
+        return reference(*arguments)
 
 
 def call(
@@ -134,7 +136,8 @@ def call(
     function: type[torch.autograd.Function],
     reference: Callable[..., tuple[torch.Tensor, ...]],
     x: torch.Tensor,
-    arguments: Sequence[Any],
+    tensors: Sequence[torch.Tensor | None],
+    flags: Sequence[Any],
     cu_seqlens: torch.Tensor | None = None,
 ) -> Any:
     """Call an operator in the form that serves best, and return its outputs as a tuple.
@@ -142,20 +145,21 @@ def call(
     Args:
         operator: registered operator, which `torch.compile` does not look into. For tensor subclasses and for
             kernels in a compiled graph. There for packed tokens, too, whose groups the reference reads.
-        function: autograd function with the same arguments, which takes less of the host's time.
+        function: autograd function, which takes less of the host's time, the less the fewer arguments: flags are one.
         reference: the same in plain PyTorch, which a compiler without kernels differentiates and fuses.
         x: tokens, whose type decides.
-        arguments: arguments of all three.
+        tensors: first arguments.
+        flags: further arguments.
         cu_seqlens: offsets of packed tokens.
     """
     compiled = torch.compiler.is_compiling()
     plain = type(x) in (torch.Tensor, torch.nn.Parameter) and not x.is_meta
     if not plain or (compiled and (cu_seqlens is not None or _has_kernels())):
-        return operator(*arguments)
+        return operator(*tensors, *flags)
     if compiled:
         with _without_autocast(x):
-            return reference(*arguments)
-    return function.apply(*arguments)
+            return reference(*tensors, *flags)
+    return function.apply(*tensors, flags)
 
 
 def _without_autocast(x: torch.Tensor) -> AbstractContextManager[Any]:

@@ -21,6 +21,7 @@ from reelweave.train.kernels.cuda.launch import (
     Modulation,
     ReduceArgs,
 )
+from reelweave.train.kernels.cuda.launcher import argument_blocks
 
 CSRC = Path(__file__).parents[3] / "csrc"
 TORCH_DTYPE: dict[Dtype, torch.dtype] = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
@@ -90,6 +91,17 @@ class EmulatedLauncher:
         self, kernel: str, device: torch.device, threads: int, shared_bytes: int, cluster: int = 1
     ) -> int:
         return self.blocks
+
+    def prepare(self, device, launches):
+        def run_all(pointers) -> None:
+            blocks, writers = argument_blocks(launches)
+            for write, of_run in zip(writers, pointers, strict=False):
+                if of_run:
+                    write(*of_run)
+            for each, args in zip(launches, blocks, strict=True):
+                self.run(each.kernel, device, args, each.grid, each.block, each.shared_bytes)
+
+        return run_all
 
     def run(self, kernel, device, args, grid, block, shared_bytes=0) -> None:
         library = next(library for library in self.libraries.values() if hasattr(library, kernel))

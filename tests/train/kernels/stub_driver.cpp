@@ -83,12 +83,13 @@ CUresult cuOccupancyMaxActiveClusters(int* clusters, CUfunction function, const 
     *clusters = config->sharedMemBytes <= unsigned(function->shared) && config->blockDimX <= 1024 ? 2 : 0;
     return with_context(CUDA_SUCCESS);
 }
-CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
-                        unsigned block_y, unsigned block_z, unsigned shared, CUstream stream, void** params, void** extra) {
-    if (stream != the_stream) return CUDA_ERROR_INVALID_HANDLE;
-    if (extra || grid_z != 1 || block_z != 1 || !grid_x || !grid_y || shared > unsigned(function->shared))
+CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, void** params, void** extra) {
+    if (config->hStream != the_stream) return CUDA_ERROR_INVALID_HANDLE;
+    if (extra || config->numAttrs || config->gridDimZ != 1 || config->blockDimZ != 1 || !config->gridDimX || !config->gridDimY ||
+        config->sharedMemBytes > unsigned(function->shared))
         return CUDA_ERROR_INVALID_VALUE;
-    function->emulate(function->kernel, params[0], grid_x, grid_y, block_x, block_y, shared, 0);
+    function->emulate(function->kernel, params[0], config->gridDimX, config->gridDimY, config->blockDimX, config->blockDimY,
+                      config->sharedMemBytes, 0);
     return with_context(CUDA_SUCCESS);
 }
 CUresult cuGetErrorString(CUresult code, const char** text) {

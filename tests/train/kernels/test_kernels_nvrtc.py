@@ -82,7 +82,7 @@ def test_what_nvrtc_makes_is_found_launched_and_right(cuda, folder):
 @pytest.mark.toolchain
 def test_what_the_driver_refuses_is_said(cuda, folder):
     case = Case(False, "sample", 3, 136)
-    with pytest.raises(RunError, match="cuLaunchKernel fails: refused"):
+    with pytest.raises(RunError, match="cuLaunchKernelEx fails: refused"):
         check.worst(host.kernels(driver(cuda, folder, stream=1), everything), CPU, case)
     with pytest.raises(RunError, match="symbol not found"):
         driver(cuda, folder)._function("reduce_f64", CPU)

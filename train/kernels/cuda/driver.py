@@ -1,14 +1,16 @@
 """Kernel launches through the CUDA driver, for code compiled at run time without a runtime library."""
 
 import ctypes
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from threading import RLock
+from typing import Any, NoReturn
 
 import torch
 
 from reelweave.loader.errors import RunError
+from reelweave.train.kernels.cuda.launcher import Launch, Pointers, Run, argument_blocks
 from reelweave.train.kernels.cuda.rules import constant
 
 # Constants of cuda.h.
@@ -33,6 +35,10 @@ class _LaunchConfig(ctypes.Structure):
     )
 
 
+_Call = tuple[_LaunchConfig, Any, ctypes.c_void_p, ctypes.Array[ctypes.c_void_p]]
+_Prepared = tuple[list[Callable[..., None]], list[_Call]]
+
+
 class TorchLauncher:
     """Launcher (`reelweave.train.kernels.cuda.launcher.Launcher`) on torch's contexts and streams.
 
@@ -54,6 +60,7 @@ class TorchLauncher:
             stream: returns the handle of a device's current stream.
         """
         self._cuda, self._binary, self._stream = cuda, binary, stream
+        self._quick = ctypes.PyDLL(cuda._name, handle=cuda._handle)
         self._call("cuInit", 0)
         # Forward and backward run in different threads.
         self._lock = RLock()
@@ -98,25 +105,50 @@ class TorchLauncher:
             self._resident[key] = num_clusters
         return num_clusters
 
-    def run(
-        self,
-        kernel: str,
-        device: torch.device,
-        args: ctypes.Structure,
-        grid: tuple[int, int],
-        block: tuple[int, int],
-        shared_bytes: int = 0,
-    ) -> None:
-        """Launch the kernel on the device's current stream, after `resident` with the same bytes.
+    def prepare(self, device: torch.device, launches: Sequence[Launch]) -> Run:
+        """Return a function that runs the launches on the device's current stream; any thread may call it.
+
+        Call it after `resident` with the same bytes. Argument blocks and configurations are in use during a call, in
+        which other threads may run; each call takes a set that is free.
 
         Raises:
-            RunError: the driver reports an error.
+            RunError: the driver reports an error; the returned function, too.
         """
-        function = self._function(kernel, device)
-        pointers = (ctypes.c_void_p * 1)(ctypes.addressof(args))
-        stream = ctypes.c_void_p(self._stream(device))
-        with self._current(device):
-            self._call("cuLaunchKernel", function, *grid, 1, *block, 1, shared_bytes, stream, pointers, None)
+        context, stream = self._context(_index(device)), self._stream
+        # Launches may wait for the device, and let other threads of Python run meanwhile. These two do not.
+        push, pop = self._quick.cuCtxPushCurrent_v2, self._quick.cuCtxPopCurrent_v2
+        launch, popped = self._cuda.cuLaunchKernelEx, ctypes.byref(ctypes.c_void_p())
+        functions = [self._function(each.kernel, device) for each in launches]
+
+        def new() -> _Prepared:
+            blocks, writers = argument_blocks(launches)
+            return writers, [*map(_configured, launches, functions, blocks)]
+
+        free = [new()]
+
+        def run(pointers: Sequence[Pointers]) -> None:
+            try:
+                prepared = free.pop()
+            except IndexError:
+                prepared = new()
+            writers, calls = prepared
+            # A plan may launch less than its operator has pointers for.
+            for write, of_run in zip(writers, pointers, strict=False):
+                if of_run:
+                    write(*of_run)
+            if code := push(context):
+                self._refuse("cuCtxPushCurrent_v2", code)
+            try:
+                handle = stream(device)
+                for config, at, function, parameters in calls:
+                    config.stream = handle
+                    if code := launch(at, function, parameters, None):
+                        self._refuse("cuLaunchKernelEx", code)
+            finally:
+                pop(popped)
+            free.append(prepared)
+
+        return run
 
     def architecture(self, device: torch.device) -> int:
         """Return the compute capability, such as 90."""
@@ -140,17 +172,19 @@ class TorchLauncher:
     @contextmanager
     def _current(self, device: torch.device) -> Iterator[None]:
         """Enter torch's context of the device, since a thread may have none or another device's."""
-        index = _index(device)
+        self._call("cuCtxPushCurrent_v2", self._context(_index(device)))
+        try:
+            yield
+        finally:
+            self._call("cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))
+
+    def _context(self, index: int) -> ctypes.c_void_p:
         if index not in self._contexts:
             with self._lock:
                 context = ctypes.c_void_p()
                 self._call("cuDevicePrimaryCtxRetain", ctypes.byref(context), self._ordinal(index))
                 self._contexts[index] = context
-        self._call("cuCtxPushCurrent_v2", self._contexts[index])
-        try:
-            yield
-        finally:
-            self._call("cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))
+        return self._contexts[index]
 
     def _ask(self, attribute: int, index: int) -> int:
         value = ctypes.c_int()
@@ -163,12 +197,21 @@ class TorchLauncher:
         return ordinal
 
     def _call(self, name: str, *arguments: object) -> None:
-        code = getattr(self._cuda, name)(*arguments)
-        if code:
-            text = ctypes.c_char_p()
-            self._cuda.cuGetErrorString(code, ctypes.byref(text))
-            raise RunError(f"{name} fails: {(text.value or b'unknown error').decode()}")
+        if code := getattr(self._cuda, name)(*arguments):
+            self._refuse(name, code)
+
+    def _refuse(self, name: str, code: int) -> NoReturn:
+        text = ctypes.c_char_p()
+        self._cuda.cuGetErrorString(code, ctypes.byref(text))
+        raise RunError(f"{name} fails: {(text.value or b'unknown error').decode()}")
 
 
 def _index(device: torch.device) -> int:
     return device.index or 0
+
+
+def _configured(launch: Launch, function: ctypes.c_void_p, block: ctypes.Structure) -> _Call:
+    """Return the configuration of a launch, and the arguments of cuLaunchKernelEx before the last."""
+    config = _LaunchConfig((*launch.grid, 1), (*launch.block, 1), launch.shared_bytes)
+    parameters = (ctypes.c_void_p * 1)(ctypes.addressof(block))
+    return config, ctypes.byref(config), function, parameters

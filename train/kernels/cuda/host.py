@@ -1,52 +1,59 @@
-"""The operators over the kernels of csrc/: outputs, argument blocks of `reelweave.train.kernels.cuda.launch`, launches.
+"""The operators of tokens over the kernels of csrc/: outputs, argument blocks, launches.
 
 Who runs the kernels is a `Launcher`: the CUDA driver (`reelweave.train.kernels.cuda.driver`) or, in the
-tests, the processor. `reelweave.train.kernels.cuda.host_qk` has queries and keys; csrc/binding.cpp is the
-same host side in C++.
+tests, the processor. `reelweave.train.kernels.cuda.host_qk` has queries and keys.
+
+A model calls these operators hundreds of times a step with tensors of few layouts. What follows from a layout is a
+plan, made once; a call looks its plan up, allocates outputs, and fills in addresses.
 """
 
-from collections.abc import Callable
-from ctypes import Structure
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 
 from reelweave.train.kernels.cuda import host_qk, launch
 from reelweave.train.kernels.cuda.launch import (
+    VECTOR_BYTES,
     AffineArgs,
     BackwardArgs,
-    Dtype,
     Family,
     ForwardArgs,
     Groups,
     Modulation,
     ReduceArgs,
 )
-from reelweave.train.kernels.cuda.launcher import NAMES, Launcher, on_one_device, pointer
+from reelweave.train.kernels.cuda.launcher import (
+    NAMES,
+    Launch,
+    Launcher,
+    Plans,
+    Run,
+    addresses_and_layouts,
+    empty,
+    on_one_device,
+    template,
+)
 from reelweave.train.kernels.kernel_set import Kernels
+
+Maybe = torch.Tensor | None
+_Tensors = Sequence[Any]
+"""X (or residual), branch, gate, scale, shift, weight, bias, cu_seqlens; in the backward then dy and dh."""
+_OFFSETS = 7
 
 
 def kernels(launcher: Launcher, serves: Callable[[torch.Tensor, str], bool], tiled: bool = False) -> Kernels:
     """The operators over these kernels; `tiled`: those of tokens by the tiled path alone."""
-
-    def forward(x: torch.Tensor, *rest: Any) -> tuple[torch.Tensor, ...]:
-        return _forward(launcher, tiled, x, None, None, *rest)[1:]
-
-    def backward(
-        dy: torch.Tensor, x: torch.Tensor, mean: torch.Tensor, rstd: torch.Tensor, *rest: Any
-    ) -> tuple[torch.Tensor, ...]:
-        dx, _, _, *parameter_grads = _backward(launcher, tiled, None, dy, x, None, mean, rstd, None, *rest)
-        return dx, *parameter_grads
+    tokens, heads = TokenHost(launcher, tiled), host_qk.HeadHost(launcher)
 
     return Kernels(
         serves=serves,
-        norm_modulate=forward,
-        norm_modulate_backward=backward,
-        gate_norm_modulate=lambda *arguments: _forward(launcher, tiled, *arguments),
-        gate_norm_modulate_backward=lambda *arguments: _backward(launcher, tiled, *arguments),
-        qk_norm=lambda *arguments: host_qk.forward(launcher, *arguments),
-        qk_norm_backward=lambda *arguments: host_qk.backward(launcher, *arguments),
+        norm_modulate=tokens.norm_forward,
+        norm_modulate_backward=tokens.norm_backward,
+        gate_norm_modulate=tokens.forward,
+        gate_norm_modulate_backward=tokens.backward,
+        qk_norm=heads.forward,
+        qk_norm_backward=heads.backward,
     )
 
 
@@ -55,285 +62,332 @@ def d_tile(launcher: Launcher, serves: Callable[[torch.Tensor, str], bool]) -> K
     return kernels(launcher, lambda x, numerics: x.dim() == 3 and serves(x, numerics), tiled=True)
 
 
-@dataclass(frozen=True)
-class _Rows:
-    """Rows of D elements, `stride` elements apart; or nothing."""
+class _ForwardPlan(NamedTuple):
+    """Forward of one layout; `mean` and `rstd` are templates."""
 
-    tensor: torch.Tensor | None
-    stride: int
-
-    @property
-    def pointer(self) -> int | None:
-        return pointer(self.tensor)
-
-    @property
-    def aligned(self) -> bool:
-        tensor = self.tensor
-        return tensor is None or launch.is_aligned(tensor.data_ptr(), self.stride, tensor.element_size())
+    run: Run
+    mean: torch.Tensor
+    rstd: torch.Tensor
 
 
-@dataclass(frozen=True)
-class _Call:
-    """Common arguments of one call's launches; owns the tensors that argument blocks point into."""
+class _BackwardPlan(NamedTuple):
+    """Backward of one layout.
 
-    launcher: Launcher
-    family: Family
-    x: _Rows
-    branch: _Rows
-    vectors: tuple[_Rows, _Rows, _Rows, _Rows, _Rows]
-    offsets: torch.Tensor | None
-    groups: Structure
-    rows: int
-    dim: int
+    Attributes:
+        run: runs the kernels of the backward, then those of the second stage.
+        num_first: kernels of the backward; two on the tiled path.
+        per_token: True if every row has its own modulation.
+        partials: template of the sums of blocks; None without a second stage.
+        row_sums: template of the tiled path's scratch; None elsewhere.
+        sums: template of the sums for weight and bias; None where no kernel needs them.
+        parameter: template of the gradient of weight or bias; None without them.
+        nothing: empty gradients of branch, gate, weight and bias.
+    """
 
-    @property
-    def tokens(self) -> torch.Tensor:
-        assert self.x.tensor is not None
-        return self.x.tensor
+    run: Run
+    num_first: int
+    per_token: bool
+    partials: Maybe
+    row_sums: Maybe
+    sums: Maybe
+    parameter: Maybe
+    nothing: list[torch.Tensor]
 
-    @property
-    def types(self) -> tuple[Dtype, Dtype]:
-        return NAMES[self.tokens.dtype], NAMES[self.modulation_dtype]
 
-    @property
-    def modulation_dtype(self) -> torch.dtype:
-        scale = self.vectors[0].tensor
-        assert scale is not None
-        return scale.dtype
+class TokenHost:
+    """Norm and modulation of tokens, with and without the gate."""
 
-    @property
-    def per_token(self) -> bool:
-        return launch.is_per_token(self.rows, self.groups.count, self.offsets is not None)
+    def __init__(self, launcher: Launcher, tiled: bool = False) -> None:
+        self._launcher, self._tiled = launcher, tiled
+        self._forwards, self._backwards = Plans(), Plans()
 
-    @property
-    def modulation(self) -> Structure:
-        return Modulation(*(v.pointer for v in self.vectors), *(v.stride for v in self.vectors[:3]))
+    def norm_forward(self, x: torch.Tensor, *rest: Any) -> tuple[torch.Tensor, ...]:
+        """Out, mean and rstd, without a gate."""
+        return self.forward(x, None, None, *rest)[1:]
 
-    @property
-    def aligned(self) -> bool:
-        return all(rows.aligned for rows in (self.x, self.branch, *self.vectors))
+    def norm_backward(
+        self, dy: torch.Tensor, x: torch.Tensor, mean: torch.Tensor, rstd: torch.Tensor, *rest: Any
+    ) -> tuple[torch.Tensor, ...]:
+        """Gradients of x, scale, shift, weight and bias, without a gate."""
+        dx, _, _, *parameter_grads = self.backward(None, dy, x, None, mean, rstd, None, *rest)
+        return dx, *parameter_grads
 
-    def backward_launch(self, *operands: _Rows) -> launch.KernelLaunch | None:
-        aligned = self.aligned and all(rows.aligned for rows in operands)
-        limit = self.launcher.shared_limit(self.tokens.device)
-        clusters = self.launcher.clusters(self.tokens.device)
-        return launch.backward_launch(
-            self.family, self.dim, self.types[0], aligned, limit, clusters, self.per_token
-        )
-
-    def rows_per_block(
-        self, kernel: str, threads: int, shared_bytes: int, across: int = 1, cluster: int = 1
-    ) -> int:
-        resident = self.launcher.resident(kernel, self.tokens.device, threads, shared_bytes, cluster)
-        return launch.rows_per_block(self.rows, max(1, resident // across))
-
-    def run(
+    def forward(
         self,
-        kernel: str,
-        args: Structure,
-        grid: tuple[int, int],
-        block: tuple[int, int],
-        shared_bytes: int = 0,
-    ) -> None:
-        self.launcher.run(kernel, self.tokens.device, args, grid, block, shared_bytes)
+        x: torch.Tensor,
+        branch: Maybe,
+        gate: Maybe,
+        scale: torch.Tensor,
+        shift: Maybe,
+        weight: Maybe,
+        bias: Maybe,
+        cu_seqlens: Maybe,
+        eps: float,
+        rms: bool,
+        numerics: str,
+    ) -> tuple[torch.Tensor, ...]:
+        """H (x itself without a gate), out, mean (empty for the RMS norm) and rstd."""
+        tensors = (x, branch, gate, scale, shift, weight, bias, cu_seqlens)
+        addresses, layouts = addresses_and_layouts(tensors)
+        x_at, branch_at, gate_at, scale_at, shift_at, weight_at, bias_at, offsets_at = addresses
+        aligned = (x_at | branch_at | gate_at | scale_at | shift_at | weight_at | bias_at) % VECTOR_BYTES == 0
+        key = layouts, aligned, eps, rms
+        try:
+            plan = self._forwards[key]
+        except KeyError:
+            plan = self._forwards.add(key, self._plan_forward(tensors, aligned, eps, rms))
+        if plan is None:
+            arguments: tuple[Any, ...] = (*_fitting(tensors), eps, rms, numerics)
+            return self.forward(*arguments)
+        y, mean, rstd = empty(x), empty(plan.mean), empty(plan.rstd)
+        h = None if branch is None else empty(x)
+        h_at = 0 if h is None else h.data_ptr()
+        outputs = h_at, y.data_ptr(), mean.data_ptr(), rstd.data_ptr()
+        offsets = (offsets_at,) if offsets_at else ()
+        vectors = scale_at, shift_at, gate_at, weight_at, bias_at
+        plan.run(((x_at, branch_at, *outputs, *vectors), offsets))
+        return x if h is None else h, y, mean, rstd
 
-
-def _call(
-    launcher: Launcher,
-    x_BLD: torch.Tensor,
-    branch_BLD: torch.Tensor | None,
-    gate: torch.Tensor | None,
-    scale: torch.Tensor,
-    shift: torch.Tensor | None,
-    weight_D: torch.Tensor | None,
-    bias_D: torch.Tensor | None,
-    cu_seqlens: torch.Tensor | None,
-) -> _Call:
-    on_one_device(x_BLD, branch_BLD, gate, scale, shift, weight_D, bias_D, cu_seqlens)
-    dim = x_BLD.shape[-1]
-    rows, count = x_BLD.numel() // dim, scale.numel() // dim
-    # The kernels take modulation, weight and bias of one type.
-    affine = [parameter.dtype for parameter in (weight_D, bias_D) if parameter is not None]
-    dtype = scale.dtype if set(affine) <= {scale.dtype} else torch.float32
-    offsets = None if cu_seqlens is None else cu_seqlens.to(torch.int32).contiguous()
-    return _Call(
-        launcher,
-        "layer_norm_modulate" if branch_BLD is None else "gate_residual_norm_modulate",
-        _rows(x_BLD, x_BLD.dtype),
-        _rows(branch_BLD, x_BLD.dtype),
-        (
-            _rows(scale, dtype),
-            _rows(shift, dtype),
-            _rows(gate, dtype),
-            _rows(weight_D, dtype),
-            _rows(bias_D, dtype),
-        ),
-        offsets,
-        Groups(pointer(offsets), rows // count, count, rows),
-        rows,
-        dim,
-    )
-
-
-def _forward(
-    launcher: Launcher,
-    tiled: bool,
-    x_BLD: torch.Tensor,
-    branch_BLD: torch.Tensor | None,
-    gate: torch.Tensor | None,
-    scale: torch.Tensor,
-    shift: torch.Tensor,
-    weight_D: torch.Tensor | None,
-    bias_D: torch.Tensor | None,
-    cu_seqlens: torch.Tensor | None,
-    eps: float,
-    rms: bool,
-    _numerics: str,
-) -> tuple[torch.Tensor, ...]:
-    """H (x itself without a gate), out, mean (empty for the RMS norm) and rstd."""
-    call = _call(launcher, x_BLD, branch_BLD, gate, scale, shift, weight_D, bias_D, cu_seqlens)
-    y_BLD = x_BLD.new_empty(x_BLD.shape)
-    h_BLD = None if branch_BLD is None else torch.empty_like(y_BLD)
-    rstd_BL = x_BLD.new_empty(x_BLD.shape[:-1], dtype=torch.float32)
-    mean_BL = rstd_BL.new_empty(0) if rms else torch.empty_like(rstd_BL)
-    geometry = None if tiled else launch.forward_launch(call.family, call.dim, call.types[0], call.aligned)
-    if geometry is None:
-        kernel = launch.tiled_name(call.family, "forward", *call.types)
-        threads, rows = launch.tiled_threads(call.dim), 1
-    else:
-        kernel = launch.forward_name(call.family, *call.types, geometry)
-        threads, rows = geometry.threads, geometry.rows
-    args = ForwardArgs(
-        call.x.pointer,
-        call.branch.pointer,
-        *map(pointer, (h_BLD, y_BLD, mean_BL, rstd_BL)),
-        call.modulation,
-        call.groups,
-        call.rows,
-        call.x.stride,
-        call.branch.stride,
-        call.dim,
-        rms,
-        eps,
-    )
-    call.run(kernel, args, (launch.blocks(call.rows, rows), 1), (threads, 1))
-    return x_BLD if h_BLD is None else h_BLD, y_BLD, mean_BL, rstd_BL
-
-
-def _backward(
-    launcher: Launcher,
-    tiled: bool,
-    dh_BLD: torch.Tensor | None,
-    dy_BLD: torch.Tensor,
-    x_BLD: torch.Tensor,
-    branch_BLD: torch.Tensor | None,
-    mean_BL: torch.Tensor,
-    rstd_BL: torch.Tensor,
-    gate: torch.Tensor | None,
-    scale: torch.Tensor,
-    weight_D: torch.Tensor | None,
-    bias_D: torch.Tensor | None,
-    cu_seqlens: torch.Tensor | None,
-    _eps: float,
-    rms: bool,
-    _numerics: str,
-) -> tuple[torch.Tensor, ...]:
-    """Gradients of x (or residual), branch, gate, scale, shift, weight and bias; empty where there is none."""
-    call = _call(launcher, x_BLD, branch_BLD, gate, scale, None, weight_D, bias_D, cu_seqlens)
-    dy, dh = (_rows(tensor, x_BLD.dtype) for tensor in (dy_BLD, dh_BLD))
-    mean_BL, rstd_BL = mean_BL.contiguous(), rstd_BL.contiguous()
-    dx_BLD = x_BLD.new_empty(x_BLD.shape)
-    dbranch_BLD = None if branch_BLD is None else torch.empty_like(dx_BLD)
-    dscale, dshift = (scale.new_empty(scale.shape, dtype=call.modulation_dtype) for _ in range(2))
-    dgate = None if gate is None else torch.empty_like(dscale)
-    geometry = None if tiled else call.backward_launch(dy, dh)
-    if geometry is None:
-        kernel = launch.tiled_name(call.family, "columns", *call.types, call.per_token)
-        threads, shared, cluster, teams = launch.tiled_threads(call.dim), 0, 1, 1
-        across = launch.tiles(call.dim, threads)
-    else:
-        kernel = launch.backward_name(call.family, *call.types, geometry, call.per_token)
-        threads, shared, across = geometry.threads, geometry.shared_bytes, 1
-        cluster, teams = geometry.cluster, geometry.teams
-    per_block = call.rows_per_block(kernel, threads * teams, shared, across, cluster)
-    affine = weight_D is not None or bias_D is not None
-    partials = row_sums = None
-    if affine or not call.per_token:
-        slots = launch.slots(call.rows, per_block, 1 if call.per_token else call.groups.count)
-        partials = rstd_BL.new_empty((slots, 2 if dgate is None or call.per_token else 3, call.dim))
-    if geometry is None:
-        row_sums = rstd_BL.new_empty((call.rows, 2))
-    args = BackwardArgs(
-        *(rows.pointer for rows in (call.x, dy, call.branch, dh)),
-        *map(pointer, (dx_BLD, dbranch_BLD, dscale, dshift, dgate, mean_BL, rstd_BL, partials, row_sums)),
-        call.modulation,
-        call.groups,
-        call.rows,
-        per_block,
-        *(rows.stride for rows in (call.x, dy, call.branch, dh)),
-        call.dim,
-        rms,
-    )
-    if geometry is None:
-        rows_kernel = launch.tiled_name(call.family, "rows", *call.types)
-        call.run(rows_kernel, args, (call.rows, 1), (threads, 1))
-    call.run(kernel, args, (cluster * launch.blocks(call.rows, per_block), across), (threads, teams), shared)
-    dweight_D = dbias_D = None
-    if partials is not None:
-        dweight_D, dbias_D = _reduce(call, partials, per_block, affine, dscale, dshift, dgate)
-    forward_inputs = (x_BLD, branch_BLD, gate, scale, scale, weight_D, bias_D)
-    grads = (dx_BLD, dbranch_BLD, dgate, dscale, dshift, dweight_D, dbias_D)
-    return tuple(
-        x_BLD.new_empty(0) if like is None or gradient is None else gradient.to(like.dtype)
-        for like, gradient in zip(forward_inputs, grads, strict=True)
-    )
-
-
-def _reduce(
-    call: _Call,
-    partials: torch.Tensor,
-    per_block: int,
-    affine: bool,
-    dscale: torch.Tensor,
-    dshift: torch.Tensor,
-    dgate: torch.Tensor | None,
-) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """The second stage: fills dscale, dshift and dgate, unless backward did, by token; gives dweight and dbias."""
-    *_, weight, bias = call.vectors
-    _, m = call.types
-    dweight_D = dbias_D = sums = None
-    if affine:
-        dweight_D, dbias_D = (dscale.new_empty(call.dim) for _ in range(2))
-    outputs: tuple[torch.Tensor | None, ...]
-    if call.per_token:
-        groups, outputs = Groups(None, call.rows, 1, call.rows), (dweight_D, dbias_D, None, None, None)
-    else:
-        groups, outputs = call.groups, (dscale, dshift, dgate, weight.tensor, bias.tensor)
-        sums = partials.new_empty((groups.count, 2, call.dim)) if affine else None
-    args = ReduceArgs(
-        *map(pointer, (partials, sums, *outputs)),
-        groups,
-        call.rows,
-        per_block,
-        call.dim,
-        partials.shape[1],
-    )
-    block = launch.reduce_block(groups.count, call.dim, len(partials))
-    call.run(f"reduce_{m}", args, (groups.count, launch.tiles(call.dim, block[0])), block)
-    if sums is not None:
-        scale, *_ = call.vectors
-        affine_args = AffineArgs(
-            *map(pointer, (sums, scale.tensor, dweight_D, dbias_D)), scale.stride, groups.count, call.dim
+    def backward(
+        self,
+        dh: Maybe,
+        dy: torch.Tensor,
+        x: torch.Tensor,
+        branch: Maybe,
+        mean: torch.Tensor,
+        rstd: torch.Tensor,
+        gate: Maybe,
+        scale: torch.Tensor,
+        weight: Maybe,
+        bias: Maybe,
+        cu_seqlens: Maybe,
+        eps: float,
+        rms: bool,
+        numerics: str,
+    ) -> tuple[torch.Tensor, ...]:
+        """Gradients of x (or residual), branch, gate, scale, shift, weight and bias; empty where there is none."""
+        tensors = (x, branch, gate, scale, None, weight, bias, cu_seqlens, dy, dh)
+        addresses, layouts = addresses_and_layouts(tensors)
+        x_at, branch_at, gate_at, scale_at, _, weight_at, bias_at, offsets_at, dy_at, dh_at = addresses
+        all_bits = x_at | branch_at | gate_at | scale_at | weight_at | bias_at | dy_at | dh_at
+        aligned = all_bits % VECTOR_BYTES == 0
+        key = layouts, aligned, rms
+        try:
+            plan = self._backwards[key]
+        except KeyError:
+            plan = self._backwards.add(key, self._plan_backward(tensors, aligned, rms))
+        if plan is None:
+            return self._backward_of_fitting(tensors, mean, rstd, eps, rms, numerics)
+        mean, rstd = mean.contiguous(), rstd.contiguous()
+        dx, dscale, dshift = empty(x), empty(scale), empty(scale)
+        dx_at, dscale_at, dshift_at = dx.data_ptr(), dscale.data_ptr(), dshift.data_ptr()
+        dbranch, dgate, dweight, dbias = plan.nothing
+        dbranch_at = dgate_at = dweight_at = dbias_at = partials_at = row_sums_at = sums_at = 0
+        if branch is not None:
+            dbranch, dgate = empty(x), empty(scale)
+            dbranch_at, dgate_at = dbranch.data_ptr(), dgate.data_ptr()
+        if plan.partials is not None:
+            partials = empty(plan.partials)
+            partials_at = partials.data_ptr()
+        if plan.parameter is not None:
+            dweight, dbias = empty(plan.parameter), empty(plan.parameter)
+            dweight_at, dbias_at = dweight.data_ptr(), dbias.data_ptr()
+        if plan.sums is not None:
+            sums = empty(plan.sums)
+            sums_at = sums.data_ptr()
+        if plan.row_sums is not None:
+            row_sums = empty(plan.row_sums)
+            row_sums_at = row_sums.data_ptr()
+        offsets = (offsets_at,) if offsets_at else ()
+        first = (
+            *(x_at, dy_at, branch_at, dh_at, dx_at, dbranch_at, dscale_at, dshift_at, dgate_at),
+            *(mean.data_ptr(), rstd.data_ptr(), partials_at, row_sums_at),
+            *(scale_at, 0, gate_at, weight_at, bias_at),
         )
+        if plan.per_token:
+            second = (partials_at, 0, dweight_at, dbias_at, 0, 0, 0, 0)
+        else:
+            second = (partials_at, sums_at, dscale_at, dshift_at, dgate_at, weight_at, bias_at, offsets_at)
+        pointers = (first, offsets, second, (sums_at, scale_at, dweight_at, dbias_at))
+        plan.run(pointers if plan.num_first == 1 else (first, offsets, *pointers))
+        if weight is None:
+            dweight = plan.nothing[2]
+        if bias is None:
+            dbias = plan.nothing[3]
+        return dx, dbranch, dgate, dscale, dshift, dweight, dbias
+
+    def _backward_of_fitting(
+        self, tensors: _Tensors, mean: torch.Tensor, rstd: torch.Tensor, eps: float, rms: bool, numerics: str
+    ) -> tuple[torch.Tensor, ...]:
+        x, branch, gate, scale, _, weight, bias, cu_seqlens, dy, dh = _fitting(tensors)
+        grads = self.backward(
+            *(dh, dy, x, branch, mean, rstd, gate, scale, weight, bias, cu_seqlens, eps, rms, numerics)
+        )
+        inputs = (*tensors[:4], tensors[3], *tensors[5:7])
+        return tuple(
+            gradient if like is None else gradient.to(like.dtype)
+            for gradient, like in zip(grads, inputs, strict=True)
+        )
+
+    def _plan_forward(self, tensors: _Tensors, aligned: bool, eps: float, rms: bool) -> _ForwardPlan | None:
+        """Return the plan; None if a tensor must be copied first."""
+        if not _fits(tensors):
+            return None
+        shape = _Shape(tensors)
+        geometry = None
+        if not self._tiled:
+            geometry = launch.forward_launch(
+                shape.family, shape.dim, shape.types[0], aligned and shape.aligned
+            )
+        if geometry is None:
+            kernel = launch.tiled_name(shape.family, "forward", *shape.types)
+            threads, rows_of_block = launch.tiled_threads(shape.dim), 1
+        else:
+            kernel = launch.forward_name(shape.family, *shape.types, geometry)
+            threads, rows_of_block = geometry.threads, geometry.rows
+        args = ForwardArgs(
+            modulation=shape.modulation,
+            groups=shape.groups,
+            rows=shape.rows,
+            x_stride=shape.strides[0],
+            branch_stride=shape.strides[1],
+            dim=shape.dim,
+            rms=rms,
+            eps=eps,
+        )
+        grid = launch.blocks(shape.rows, rows_of_block), 1
+        run = self._launcher.prepare(shape.x.device, [Launch(kernel, args, grid, (threads, 1))])
+        rstd = template(shape.x, *shape.x.shape[:-1])
+        return _ForwardPlan(run, template(shape.x, 0) if rms else rstd, rstd)
+
+    def _plan_backward(self, tensors: _Tensors, aligned: bool, rms: bool) -> _BackwardPlan | None:
+        """Return the plan; None if a tensor must be copied first."""
+        if not _fits(tensors):
+            return None
+        shape, launcher = _Shape(tensors), self._launcher
+        rows, dim, x = shape.rows, shape.dim, shape.x
+        geometry = None
+        if not self._tiled:
+            limit, clusters = launcher.shared_limit(x.device), launcher.clusters(x.device)
+            geometry = launch.backward_launch(
+                shape.family, dim, shape.types[0], aligned and shape.aligned, limit, clusters, shape.per_token
+            )
+        if geometry is None:
+            kernel = launch.tiled_name(shape.family, "columns", *shape.types, shape.per_token)
+            threads, shared, cluster, teams = launch.tiled_threads(dim), 0, 1, 1
+            across = launch.tiles(dim, threads)
+        else:
+            kernel = launch.backward_name(shape.family, *shape.types, geometry, shape.per_token)
+            threads, shared, across = geometry.threads, geometry.shared_bytes, 1
+            cluster, teams = geometry.cluster, geometry.teams
+        resident = launcher.resident(kernel, x.device, threads * teams, shared, cluster)
+        per_block = launch.rows_per_block(rows, max(1, resident // across))
+        args = BackwardArgs(
+            modulation=shape.modulation,
+            groups=shape.groups,
+            rows=rows,
+            rows_per_cta=per_block,
+            x_stride=shape.strides[0],
+            dy_stride=shape.strides[8],
+            branch_stride=shape.strides[1],
+            dh_stride=shape.strides[9],
+            dim=dim,
+            rms=rms,
+        )
+        grid = cluster * launch.blocks(rows, per_block), across
+        launches = [Launch(kernel, args, grid, (threads, teams), shared)]
+        if geometry is None:
+            rows_kernel = launch.tiled_name(shape.family, "rows", *shape.types)
+            launches = [Launch(rows_kernel, args, (rows, 1), (threads, 1)), *launches]
+        num_first = len(launches)
+        partials = sums = None
+        if shape.affine or not shape.per_token:
+            slots = launch.slots(rows, per_block, 1 if shape.per_token else shape.groups.count)
+            partials = template(x, slots, 3 if shape.gated and not shape.per_token else 2, dim)
+            launches += _second_stage(shape, per_block, partials)
+            if shape.affine and not shape.per_token:
+                sums = template(x, shape.groups.count, 2, dim)
+        return _BackwardPlan(
+            launcher.prepare(x.device, launches),
+            num_first,
+            shape.per_token,
+            partials,
+            template(x, rows, 2) if geometry is None else None,
+            sums,
+            template(shape.scale, dim, dtype=shape.scale.dtype) if shape.affine else None,
+            [x.new_empty(0) for _ in range(4)],
+        )
+
+
+class _Shape:
+    """What launches for tensors depend on."""
+
+    def __init__(self, tensors: _Tensors) -> None:
+        x, branch, _, scale, _, weight, bias, cu_seqlens, *_ = tensors
+        self.x, self.scale = x, scale
+        self.family: Family = "layer_norm_modulate" if branch is None else "gate_residual_norm_modulate"
+        self.gated, self.affine = branch is not None, weight is not None or bias is not None
+        self.types = NAMES[x.dtype], NAMES[scale.dtype]
+        self.dim = x.shape[-1]
+        self.rows, count = x.numel() // self.dim, scale.numel() // self.dim
+        self.groups = Groups(None, self.rows // count, count, self.rows)
+        self.per_token = launch.is_per_token(self.rows, count, cu_seqlens is not None)
+        self.strides = [
+            0 if tensor is None else launch.row_stride(tensor.shape, tensor.stride()) or 0
+            for tensor in tensors
+        ]
+        self.modulation = Modulation(
+            scale_stride=self.strides[3], shift_stride=self.strides[4], gate_stride=self.strides[2]
+        )
+        self.aligned = all(
+            tensor is None or launch.is_aligned(0, stride, tensor.element_size())
+            for index, (tensor, stride) in enumerate(zip(tensors, self.strides, strict=True))
+            if index != _OFFSETS
+        )
+
+
+def _second_stage(shape: _Shape, per_block: int, partials: torch.Tensor) -> list[Launch]:
+    """Return the launches that fill dscale, dshift and dgate, unless backward did, by token; dweight and dbias."""
+    slots, parts, dim = partials.shape
+    groups = Groups(None, shape.rows, 1, shape.rows) if shape.per_token else shape.groups
+    args = ReduceArgs(groups=groups, rows=shape.rows, rows_per_cta=per_block, dim=dim, parts=parts)
+    block = launch.reduce_block(groups.count, dim, slots)
+    name = shape.types[1]
+    launches = [Launch(f"reduce_{name}", args, (groups.count, launch.tiles(dim, block[0])), block)]
+    if shape.affine and not shape.per_token:
+        affine_args = AffineArgs(scale_stride=shape.strides[3], groups=groups.count, dim=dim)
         threads = launch.AFFINE_THREADS
-        call.run(f"reduce_affine_{m}", affine_args, (launch.tiles(call.dim, threads), 1), (threads, 1))
-    return dweight_D, dbias_D
+        grid = launch.tiles(dim, threads), 1
+        launches.append(Launch(f"reduce_affine_{name}", affine_args, grid, (threads, 1)))
+    return launches
 
 
-def _rows(tensor: torch.Tensor | None, dtype: torch.dtype) -> _Rows:
-    """The rows of [..., D]; copied only where no one stride leads from row to row, or the type is another."""
+def _fits(tensors: _Tensors) -> bool:
+    """Return True if the kernels read the tensors as they are."""
+    on_one_device(*(tensor for tensor in tensors if tensor is not None))
+    return all(tensor is fitting for tensor, fitting in zip(tensors, _fitting(tensors), strict=True))
+
+
+def _fitting(tensors: _Tensors) -> tuple[Any, ...]:
+    """Return the tensors; copies where no one stride leads from row to row, or types differ.
+
+    The kernels take modulation, weight and bias of one type.
+    """
+    x, branch, gate, scale, shift, weight, bias, cu_seqlens, *upstream = tensors
+    affine = {parameter.dtype for parameter in (weight, bias) if parameter is not None}
+    dtype = scale.dtype if affine <= {scale.dtype} else torch.float32
+    return (
+        _in_rows(x, x.dtype),
+        _in_rows(branch, x.dtype),
+        *(_in_rows(vector, dtype) for vector in (gate, scale, shift, weight, bias)),
+        None if cu_seqlens is None else cu_seqlens.to(torch.int32).contiguous(),
+        *(_in_rows(gradient, x.dtype) for gradient in upstream),
+    )
+
+
+def _in_rows(tensor: Maybe, dtype: torch.dtype) -> Maybe:
     if tensor is None:
-        return _Rows(None, 0)
+        return None
     tensor = tensor.to(dtype)
     stride = launch.row_stride(tensor.shape, tensor.stride())
-    return _Rows(tensor.contiguous(), tensor.shape[-1]) if stride is None else _Rows(tensor, stride)
+    return tensor.contiguous() if stride is None else tensor

@@ -1,245 +1,265 @@
 """`qk_norm` over the kernels of csrc/qk_norm.cu, launched by the rules of `reelweave.train.kernels.cuda.launch_qk`.
 
-For what the kernels do not take (`launch_qk.pair_launch`) both return None, and the reference computes it. It keeps the
-same statistics, so one may serve the forward and the other the backward. csrc/binding_qk.cpp is the same in C++.
+For what the kernels do not take (`launch_qk.pair_launch`) both passes return None, and the reference computes it. It
+keeps the same statistics, so one may serve the forward and the other the backward.
 """
 
 from collections.abc import Sequence
-from ctypes import Structure, c_int, c_longlong, c_void_p
-from dataclasses import dataclass
+from ctypes import Structure, c_int, c_longlong
+from typing import Any, NamedTuple
 
 import torch
 
 from reelweave.train.kernels.cuda import launch, launch_qk
-from reelweave.train.kernels.cuda.launch import Direction
+from reelweave.train.kernels.cuda.launch import VECTOR_BYTES, Direction
 from reelweave.train.kernels.cuda.launch_qk import Heads, HeadStrides, PairLaunch, QkNormArgs, QkReduceArgs
-from reelweave.train.kernels.cuda.launcher import NAMES, Launcher, on_one_device, pointer
+from reelweave.train.kernels.cuda.launcher import (
+    NAMES,
+    Launch,
+    Launcher,
+    Plans,
+    Run,
+    addresses_and_layouts,
+    empty,
+    on_one_device,
+    template,
+)
 
-Maybes = Sequence[torch.Tensor | None]
-
-
-def forward(
-    launcher: Launcher,
-    q_BLHd: torch.Tensor,
-    k_BMGd: torch.Tensor,
-    weight_q: torch.Tensor | None,
-    weight_k: torch.Tensor | None,
-    cos: torch.Tensor | None,
-    sin: torch.Tensor | None,
-    eps: float,
-    across_heads: bool,
-    interleaved: bool,
-    _numerics: str,
-) -> tuple[torch.Tensor, ...] | None:
-    """Run `reelweave.train.kernels.qk_norm.reference.forward` on the kernels."""
-    tensors = (q_BLHd, k_BMGd, weight_q, weight_k, cos, sin)
-    call = _call(launcher, "forward", (None, None), *tensors, across_heads, interleaved)
-    if call is None:
-        return None
-    outs = [x.new_empty(x.shape) for x in (q_BLHd, k_BMGd)]
-    statistics = [
-        x.new_empty((*x.shape[:2], 1 if across_heads else x.shape[2]), dtype=torch.float32) for x in outs
-    ]
-    call.run(outs, statistics, (None, None), eps)
-    return *outs, *statistics
+Maybe = torch.Tensor | None
+_Tensors = Sequence[Any]
+"""Queries, keys, their weights, cosines and sines; in the backward then the gradients of queries and keys."""
 
 
-def backward(
-    launcher: Launcher,
-    dq_BLHd: torch.Tensor,
-    dk_BMGd: torch.Tensor,
-    q_BLHd: torch.Tensor,
-    k_BMGd: torch.Tensor,
-    rstd_q: torch.Tensor,
-    rstd_k: torch.Tensor,
-    weight_q: torch.Tensor | None,
-    weight_k: torch.Tensor | None,
-    cos: torch.Tensor | None,
-    sin: torch.Tensor | None,
-    eps: float,
-    across_heads: bool,
-    interleaved: bool,
-    _numerics: str,
-) -> tuple[torch.Tensor, ...] | None:
-    """Run `reelweave.train.kernels.qk_norm.reference.backward` on the kernels."""
-    upstream, statistics = (dq_BLHd, dk_BMGd), (rstd_q, rstd_k)
-    tensors = (q_BLHd, k_BMGd, weight_q, weight_k, cos, sin)
-    call = _call(launcher, "backward", upstream, *tensors, across_heads, interleaved)
-    if call is None:
-        return None
-    outs = [x.new_empty(x.shape) for x in (q_BLHd, k_BMGd)]
-    partials = [
-        None if side.weight is None else rstd_q.new_empty((blocks, len(side.weight)))
-        for side, blocks in zip(call.sides, call.blocks, strict=True)
-    ]
-    call.run(outs, [rstd.contiguous() for rstd in statistics], partials, eps)
-    return *outs, *call.reduce(partials)
+class _Plan(NamedTuple):
+    """One pass over pairs of one layout.
+
+    Attributes:
+        run: runs the kernel, then the second stage of the weights' gradients; None where no kernel takes the pair.
+        copies: True if tensors are copied first.
+        scratch: templates of both sides, of statistics in the forward, of partial sums in the backward (None without
+            a weight).
+        nothing: empty gradients of the weights.
+    """
+
+    run: Run | None
+    copies: bool = False
+    scratch: tuple[Maybe, Maybe] = (None, None)
+    nothing: tuple[torch.Tensor, ...] = ()
 
 
-@dataclass(frozen=True)
-class _Heads:
-    """[B, L, H, d] whose channels are dense, or nothing; strides of samples, tokens and heads."""
+class HeadHost:
+    """Norm and rotation of queries and keys."""
 
-    tensor: torch.Tensor | None
-    strides: tuple[int, int, int] = (0, 0, 0)
+    def __init__(self, launcher: Launcher) -> None:
+        self._launcher = launcher
+        self._forwards, self._backwards = Plans(), Plans()
 
-    @property
-    def aligned(self) -> bool:
-        tensor = self.tensor
-        return tensor is None or all(
-            launch.is_aligned(tensor.data_ptr(), stride, tensor.element_size()) for stride in self.strides
+    def forward(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        weight_q: Maybe,
+        weight_k: Maybe,
+        cos: Maybe,
+        sin: Maybe,
+        eps: float,
+        across_heads: bool,
+        interleaved: bool,
+        numerics: str,
+    ) -> tuple[torch.Tensor, ...] | None:
+        """Run `reelweave.train.kernels.qk_norm.reference.forward` on the kernels."""
+        tensors = (q, k, weight_q, weight_k, cos, sin)
+        addresses, layouts = addresses_and_layouts(tensors)
+        q_at, k_at, weight_q_at, weight_k_at, cos_at, sin_at = addresses
+        aligned = (q_at | k_at | weight_q_at | weight_k_at | cos_at | sin_at) % VECTOR_BYTES == 0
+        flags = across_heads, interleaved
+        key = layouts, aligned, eps, flags
+        try:
+            plan = self._forwards[key]
+        except KeyError:
+            plan = self._forwards.add(key, self._plan("forward", tensors, aligned, eps, *flags))
+        if plan.copies:
+            arguments: tuple[Any, ...] = (*_fitting(tensors), eps, *flags, numerics)
+            return self.forward(*arguments)
+        if plan.run is None:
+            return None
+        of_q, of_k = plan.scratch
+        y_q, y_k, rstd_q, rstd_k = empty(q), empty(k), empty(of_q), empty(of_k)
+        of_queries = (q_at, 0, y_q.data_ptr(), rstd_q.data_ptr(), weight_q_at, 0)
+        of_keys = (k_at, 0, y_k.data_ptr(), rstd_k.data_ptr(), weight_k_at, 0)
+        plan.run((of_queries, of_keys, (cos_at, sin_at)))
+        return y_q, y_k, rstd_q, rstd_k
+
+    def backward(
+        self,
+        dq: torch.Tensor,
+        dk: torch.Tensor,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        rstd_q: torch.Tensor,
+        rstd_k: torch.Tensor,
+        weight_q: Maybe,
+        weight_k: Maybe,
+        cos: Maybe,
+        sin: Maybe,
+        eps: float,
+        across_heads: bool,
+        interleaved: bool,
+        numerics: str,
+    ) -> tuple[torch.Tensor, ...] | None:
+        """Run `reelweave.train.kernels.qk_norm.reference.backward` on the kernels."""
+        tensors = (q, k, weight_q, weight_k, cos, sin, dq, dk)
+        addresses, layouts = addresses_and_layouts(tensors)
+        q_at, k_at, weight_q_at, weight_k_at, cos_at, sin_at, dq_at, dk_at = addresses
+        aligned = (
+            q_at | k_at | weight_q_at | weight_k_at | cos_at | sin_at | dq_at | dk_at
+        ) % VECTOR_BYTES == 0
+        flags = across_heads, interleaved
+        key = layouts, aligned, flags
+        try:
+            plan = self._backwards[key]
+        except KeyError:
+            plan = self._backwards.add(key, self._plan("backward", tensors, aligned, eps, *flags))
+        if plan.copies:
+            q, k, weight_q, weight_k, cos, sin, dq, dk = _fitting(tensors)
+            rest = (rstd_q, rstd_k, weight_q, weight_k, cos, sin, eps, *flags, numerics)
+            return self.backward(dq, dk, q, k, *rest)
+        if plan.run is None:
+            return None
+        rstd_q, rstd_k = rstd_q.contiguous(), rstd_k.contiguous()
+        dx_q, dx_k = empty(q), empty(k)
+        dweight_q, dweight_k = plan.nothing
+        partials_q_at = partials_k_at = dweight_q_at = dweight_k_at = 0
+        of_q, of_k = plan.scratch
+        if weight_q is not None:
+            partials_q, dweight_q = empty(of_q), empty(weight_q)
+            partials_q_at, dweight_q_at = partials_q.data_ptr(), dweight_q.data_ptr()
+        if weight_k is not None:
+            partials_k, dweight_k = empty(of_k), empty(weight_k)
+            partials_k_at, dweight_k_at = partials_k.data_ptr(), dweight_k.data_ptr()
+        of_queries = (q_at, dq_at, dx_q.data_ptr(), rstd_q.data_ptr(), weight_q_at, partials_q_at)
+        of_keys = (k_at, dk_at, dx_k.data_ptr(), rstd_k.data_ptr(), weight_k_at, partials_k_at)
+        of_weights = (partials_q_at, partials_k_at, dweight_q_at, dweight_k_at)
+        plan.run((of_queries, of_keys, (cos_at, sin_at), of_weights))
+        return dx_q, dx_k, dweight_q, dweight_k
+
+    def _plan(
+        self,
+        direction: Direction,
+        tensors: _Tensors,
+        aligned: bool,
+        eps: float,
+        across_heads: bool,
+        interleaved: bool,
+    ) -> _Plan:
+        on_one_device(*(tensor for tensor in tensors if tensor is not None))
+        if not all(tensor is fitting for tensor, fitting in zip(tensors, _fitting(tensors), strict=True)):
+            return _Plan(None, copies=True)
+        q, k, weight_q, weight_k, cos, _, *_ = tensors
+        name, launcher = NAMES[q.dtype], self._launcher
+        geometry = launch_qk.pair_launch(
+            direction,
+            max(q.shape[2], k.shape[2]),
+            q.shape[3],
+            name,
+            across_heads,
+            cos is not None and not interleaved,
+            aligned and _rows_aligned(tensors),
+            launcher.shared_limit(q.device),
         )
-
-
-@dataclass(frozen=True)
-class _Side:
-    """The queries or the keys."""
-
-    x: _Heads
-    dy: _Heads
-    weight: torch.Tensor | None
-
-    @property
-    def shape(self) -> torch.Size:
-        assert self.x.tensor is not None
-        return self.x.tensor.shape
-
-    @property
-    def rows(self) -> int:
-        return self.shape[0] * self.shape[1]
-
-    @property
-    def aligned(self) -> bool:
-        return self.x.aligned and self.dy.aligned and _aligned(self.weight)
-
-    def args(self, y: torch.Tensor, rstd: torch.Tensor, partials: torch.Tensor | None) -> Structure:
-        _, tokens, heads, _ = self.shape
-        return Heads(
-            *map(pointer, (self.x.tensor, self.dy.tensor, y, rstd, self.weight, partials)),
-            *(HeadStrides(*rows.strides) for rows in (self.x, self.dy)),
-            self.rows,
-            tokens,
-            heads,
-        )
-
-
-@dataclass(frozen=True)
-class _Call:
-    """Common arguments of one call's launches; owns the tensors that argument blocks point into."""
-
-    launcher: Launcher
-    device: torch.device
-    kernel: str
-    geometry: PairLaunch
-    sides: tuple[_Side, _Side]
-    cos: torch.Tensor | None
-    sin: torch.Tensor | None
-    interleaved: bool
-    rows_per_block: int
-
-    @property
-    def blocks(self) -> list[int]:
-        return [launch.blocks(side.rows, self.rows_per_block) for side in self.sides]
-
-    @property
-    def weight_dtype(self) -> torch.dtype | None:
-        """Dtype of the weights; None without any."""
-        return next((side.weight.dtype for side in self.sides if side.weight is not None), None)
-
-    def run(
-        self, outs: Sequence[torch.Tensor], statistics: Sequence[torch.Tensor], partials: Maybes, eps: float
-    ) -> None:
-        of_sides = zip(self.sides, outs, statistics, partials, strict=True)
-        blocks, cos, geometry = self.blocks, self.cos, self.geometry
-        args = QkNormArgs(
-            (Heads * 2)(*(side.args(y, rstd, sums) for side, y, rstd, sums in of_sides)),
-            *map(pointer, (cos, self.sin)),
-            0 if cos is None or cos.dim() == 2 else cos.stride(0),
-            0 if cos is None else cos.stride(-2),
-            self.rows_per_block,
-            blocks[0],
-            self.sides[0].shape[3],
-            geometry.lanes,
-            self.interleaved,
-            self.weight_dtype == torch.float32,
-            eps,
-        )
+        if geometry is None:
+            return _Plan(None)
+        kernel = launch_qk.kernel_name(direction, across_heads, name)
+        resident = launcher.resident(kernel, q.device, geometry.threads, geometry.shared_bytes)
+        rows = [x.shape[0] * x.shape[1] for x in (q, k)]
+        per_block = launch_qk.rows_per_block(rows[0], rows[1], resident)
+        blocks = [launch.blocks(count, per_block) for count in rows]
+        args = _arguments(tensors, geometry, per_block, blocks[0], interleaved, eps)
         grid, block = (sum(blocks), 1), (geometry.threads, 1)
-        self.launcher.run(self.kernel, self.device, args, grid, block, geometry.shared_bytes)
-
-    def reduce(self, partials: Maybes) -> list[torch.Tensor]:
-        """The second stage: gradients of the weights, zero for no rows; empty where there is no weight."""
-        weights = [side.weight for side in self.sides]
-        gradients = [None if weight is None else torch.empty_like(weight) for weight in weights]
-        if self.weight_dtype is not None:
-            columns = [0 if weight is None else len(weight) for weight in weights]
-            args = QkReduceArgs(
-                (c_void_p * 2)(*map(pointer, partials)),
-                (c_void_p * 2)(*map(pointer, gradients)),
-                (c_longlong * 2)(*self.blocks),
-                (c_int * 2)(*columns),
-            )
-            kernel = f"reduce_qk_weights_{NAMES[self.weight_dtype]}"
-            block = launch.reduce_block(2, max(columns), sum(self.blocks))
-            grid = (2, launch.tiles(max(columns), block[0]))
-            self.launcher.run(kernel, self.device, args, grid, block)
-        x = self.sides[0].x.tensor
-        assert x is not None
-        return [x.new_empty(0) if gradient is None else gradient for gradient in gradients]
+        launches = [Launch(kernel, args, grid, block, geometry.shared_bytes)]
+        if direction == "forward":
+            shapes = [(*x.shape[:2], 1 if across_heads else x.shape[2]) for x in (q, k)]
+            scratch: tuple[Maybe, Maybe] = (template(q, *shapes[0]), template(q, *shapes[1]))
+        else:
+            weights = zip((weight_q, weight_k), blocks, strict=True)
+            of_q, of_k = (None if w is None else template(q, count, len(w)) for w, count in weights)
+            scratch = of_q, of_k
+            launches += _second_stage(weight_q, weight_k, blocks)
+        run, nothing = launcher.prepare(q.device, launches), (q.new_empty(0), q.new_empty(0))
+        return _Plan(run, scratch=scratch, nothing=nothing)
 
 
-def _call(
-    launcher: Launcher,
-    direction: Direction,
-    upstream: Maybes,
-    q_BLHd: torch.Tensor,
-    k_BMGd: torch.Tensor,
-    weight_q: torch.Tensor | None,
-    weight_k: torch.Tensor | None,
-    cos: torch.Tensor | None,
-    sin: torch.Tensor | None,
-    across_heads: bool,
-    interleaved: bool,
-) -> _Call | None:
-    """Return the call; None if the kernels do not support it."""
-    on_one_device(q_BLHd, k_BMGd, *upstream, weight_q, weight_k, cos, sin)
-    device, dtype = q_BLHd.device, q_BLHd.dtype
-    sides = zip((q_BLHd, k_BMGd), upstream, (weight_q, weight_k), strict=True)
-    q, k = (_Side(_heads(x, dtype), _heads(dy, dtype), _dense(weight)) for x, dy, weight in sides)
-    cos, sin = _dense(cos), _dense(sin)
-    row_of_angles = cos is None or launch.is_aligned(0, cos.stride(-2), cos.element_size())
-    geometry = launch_qk.pair_launch(
-        direction,
-        max(q.shape[2], k.shape[2]),
-        q.shape[3],
-        NAMES[dtype],
-        across_heads,
-        cos is not None and not interleaved,
-        q.aligned and k.aligned and row_of_angles and _aligned(cos) and _aligned(sin),
-        launcher.shared_limit(device),
+def _arguments(
+    tensors: _Tensors, geometry: PairLaunch, per_block: int, q_blocks: int, interleaved: bool, eps: float
+) -> Structure:
+    q, k, weight_q, weight_k, cos, _, *upstream = tensors
+    weight = weight_k if weight_q is None else weight_q
+    sides = zip((q, k), upstream or (None, None), strict=True)
+    return QkNormArgs(
+        side=(Heads * 2)(*(_side(x, dy) for x, dy in sides)),
+        rotation_sample=0 if cos is None or cos.dim() == 2 else cos.stride(0),
+        rotation_token=0 if cos is None else cos.stride(-2),
+        rows_per_cta=per_block,
+        q_blocks=q_blocks,
+        width=q.shape[3],
+        lanes=geometry.lanes,
+        interleaved=interleaved,
+        float_weights=weight is not None and weight.dtype == torch.float32,
+        eps=eps,
     )
-    if geometry is None:
-        return None
-    kernel = launch_qk.kernel_name(direction, across_heads, NAMES[dtype])
-    resident = launcher.resident(kernel, device, geometry.threads, geometry.shared_bytes)
-    per_block = launch_qk.rows_per_block(q.rows, k.rows, resident)
-    return _Call(launcher, device, kernel, geometry, (q, k), cos, sin, interleaved, per_block)
 
 
-def _heads(x_BLHd: torch.Tensor | None, dtype: torch.dtype) -> _Heads:
-    """Copied only where channels lie apart, or the type is another."""
+def _side(x: torch.Tensor, dy: Maybe) -> Structure:
+    samples, tokens, heads, _ = x.shape
+    return Heads(
+        x_strides=HeadStrides(*_strides(x)),
+        dy_strides=HeadStrides(*(_strides(dy) if dy is not None else ())),
+        rows=samples * tokens,
+        tokens=tokens,
+        heads=heads,
+    )
+
+
+def _second_stage(weight_q: Maybe, weight_k: Maybe, blocks: Sequence[int]) -> list[Launch]:
+    """Return the launch that adds up gradients of the weights, zero for no rows."""
+    weight = weight_k if weight_q is None else weight_q
+    if weight is None:
+        return []
+    columns = [0 if each is None else len(each) for each in (weight_q, weight_k)]
+    args = QkReduceArgs(blocks=(c_longlong * 2)(*blocks), columns=(c_int * 2)(*columns))
+    block = launch.reduce_block(2, max(columns), sum(blocks))
+    grid = 2, launch.tiles(max(columns), block[0])
+    return [Launch(f"reduce_qk_weights_{NAMES[weight.dtype]}", args, grid, block)]
+
+
+def _strides(x_BLHd: torch.Tensor) -> tuple[int, int, int]:
+    """Return strides of samples, tokens and heads; of no elements any."""
+    return launch_qk.head_strides(x_BLHd.shape, x_BLHd.stride()) or (0, 0, 0)
+
+
+def _rows_aligned(tensors: _Tensors) -> bool:
+    """Return True if what begins at a multiple of 16 bytes goes on so, from row to row."""
+    q, k, _, _, cos, _, *upstream = tensors
+    heads = [x for x in (q, k, *upstream) if x is not None]
+    return all(launch.is_aligned(0, stride, x.element_size()) for x in heads for stride in _strides(x)) and (
+        cos is None or launch.is_aligned(0, cos.stride(-2), cos.element_size())
+    )
+
+
+def _fitting(tensors: _Tensors) -> tuple[Any, ...]:
+    """Return the tensors; copies where channels lie apart, or types differ."""
+    q, k, weight_q, weight_k, cos, sin, *upstream = tensors
+    dense = (None if each is None else each.contiguous() for each in (weight_q, weight_k, cos, sin))
+    return (
+        *(_dense_heads(x, q.dtype) for x in (q, k)),
+        *dense,
+        *(_dense_heads(x, q.dtype) for x in upstream),
+    )
+
+
+def _dense_heads(x_BLHd: Maybe, dtype: torch.dtype) -> Maybe:
     if x_BLHd is None:
-        return _Heads(None)
+        return None
     x_BLHd = x_BLHd.to(dtype)
     strides = launch_qk.head_strides(x_BLHd.shape, x_BLHd.stride())
-    if strides is None:
-        return _heads(x_BLHd.contiguous(), dtype)
-    return _Heads(x_BLHd, strides)
-
-
-def _dense(tensor: torch.Tensor | None) -> torch.Tensor | None:
-    return None if tensor is None else tensor.contiguous()
-
-
-def _aligned(tensor: torch.Tensor | None) -> bool:
-    return tensor is None or launch.is_aligned(tensor.data_ptr(), 0, tensor.element_size())
+    return x_BLHd.contiguous() if strides is None else x_BLHd

@@ -89,4 +89,4 @@ def kernels(operators: Any, serves: Callable[[torch.Tensor, str], bool]) -> Kern
 
 def _called(operator: Any) -> Callable[..., Any]:
     """Wrap an operator: drop numerics, always fp32 here, and return None for an empty list."""
-    return lambda *arguments: operator(*arguments[:-1]) or None
+    return lambda *arguments: tuple(operator(*arguments[:-1])) or None

@@ -5,6 +5,7 @@ rounded h, so that the residual stream and the norm's input never differ. Models
 `gate_residual_norm_modulate`; its backward computes all five gradients in one pass over dh, dout, h and y.
 """
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -58,8 +59,9 @@ def gate_residual_norm_modulate(
         )
     modulation = {"gate": gate, "scale": scale, "shift": shift}
     check(residual_BLD, modulation, {"weight": weight_D, "bias": bias_D}, cu_seqlens, numerics)
-    arguments = (residual_BLD, y_BLD, gate, scale, shift, weight_D, bias_D, cu_seqlens, eps, rms, numerics)
-    h_BLD, out_BLD, *_ = call(gate_norm_modulate, _Function, reference.forward, y_BLD, arguments, cu_seqlens)
+    tensors = (residual_BLD, y_BLD, gate, scale, shift, weight_D, bias_D, cu_seqlens)
+    how = (reference.forward, y_BLD, tensors, (eps, rms, numerics), cu_seqlens)
+    h_BLD, out_BLD, *_ = call(gate_norm_modulate, _Function, *how)
     return h_BLD, out_BLD
 
 
@@ -73,6 +75,10 @@ def bytes_moved(size: Size, backward: bool = False) -> int:
 def saved_bytes(size: Size) -> int:
     """Return the bytes saved for backward: h and y, the statistics, gate and scale."""
     return 2 * size.activation + size.statistics + 2 * size.modulation
+
+
+_forward = partial(run, "gate_norm_modulate", reference.forward, 1)
+_backward = partial(run, "gate_norm_modulate_backward", reference.backward, 3)
 
 
 @torch.library.custom_op("reelweave::gate_norm_modulate", mutates_args=())
@@ -90,7 +96,9 @@ def gate_norm_modulate(
     numerics: str,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Run the registered operator; signature of the reference's `forward`."""
-    return _forward(residual, y, gate, scale, shift, weight, bias, cu_seqlens, eps, rms, numerics)
+    arguments = (residual, y, gate, scale, shift, weight, bias, cu_seqlens, eps, rms, numerics)
+    h, out, mean, rstd = _forward(*arguments)
+    return h, out, mean, rstd
 
 
 @gate_norm_modulate.register_fake
@@ -130,40 +138,35 @@ def _(*arguments: Any) -> tuple[torch.Tensor, ...]:
     return *tokens, *rows, empty_like(weight, y), empty_like(bias, y)
 
 
-def _forward(*arguments: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    h, out, mean, rstd = run("gate_norm_modulate", arguments[1], reference.forward, arguments)
-    return h, out, mean, rstd
-
-
-def _backward(*arguments: Any) -> tuple[torch.Tensor, ...]:
-    return run("gate_norm_modulate_backward", arguments[3], reference.backward, arguments)
-
-
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
     *_, mean, rstd = output
     ctx.mark_non_differentiable(mean, rstd)
-    _keep(ctx, inputs, output)
+    _keep(ctx, inputs[:8], inputs[8:], output)
 
 
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
-    _, y, gate, scale, _, weight, bias, cu_seqlens, *ctx.flags = inputs
+def _keep(ctx: Any, tensors: tuple[Any, ...], flags: Any, output: tuple[torch.Tensor, ...]) -> None:
+    _, y, gate, scale, _, weight, bias, cu_seqlens = tensors
     h, _, mean, rstd = output
+    ctx.flags = flags
     ctx.set_materialize_grads(False)
     ctx.save_for_backward(h, y, mean, rstd, gate, scale, weight, bias, cu_seqlens)
 
 
 def _gradients(
-    ctx: Any, dh: torch.Tensor | None, dout: torch.Tensor | None, call: Any
+    ctx: Any, dh: torch.Tensor | None, dout: torch.Tensor | None, backward: Any
 ) -> tuple[torch.Tensor | None, ...]:
+    """Return the gradients of all tensors."""
     h, *_, weight, bias, _ = saved = ctx.saved_tensors
     dout = torch.zeros_like(h) if dout is None else dout
-    *gradients, dweight, dbias = call(dh, dout, *saved, *ctx.flags)
-    affine = None if weight is None else dweight, None if bias is None else dbias
-    return *gradients, *affine, None, None, None, None
+    *gradients, dweight, dbias = backward(dh, dout, *saved, *ctx.flags)
+    return *gradients, None if weight is None else dweight, None if bias is None else dbias, None
 
 
 gate_norm_modulate.register_autograd(
-    lambda ctx, dh, dout, _mean, _rstd: _gradients(ctx, dh, dout, gate_norm_modulate_backward),
+    lambda ctx, dh, dout, _mean, _rstd: (
+        *_gradients(ctx, dh, dout, gate_norm_modulate_backward),
+        *(None, None, None),
+    ),
     setup_context=_setup,
 )
 
@@ -173,13 +176,17 @@ class _Function(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> tuple[torch.Tensor, ...]:
-        output = _forward(*inputs)
-        _keep(ctx, inputs, output)
+        tensors, flags = inputs[:-1], inputs[-1]
+        output = _forward(*tensors, *flags)
+        _keep(ctx, tensors, flags, output)
         return output[:2]
 
     @staticmethod
-    @once_differentiable
     def backward(
         ctx: Any, dh: torch.Tensor | None, dout: torch.Tensor | None
     ) -> tuple[torch.Tensor | None, ...]:
-        return _gradients(ctx, dh, dout, _backward)
+        gradients = _once_gradients if torch.is_grad_enabled() else _gradients
+        return *gradients(ctx, dh, dout, _backward), None
+
+
+_once_gradients = once_differentiable(_gradients)

@@ -5,6 +5,7 @@ section 3.3. Models call `layer_norm_modulate`. It saves x and two numbers per t
 unfused operations save x and the normed tokens.
 """
 
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -48,8 +49,8 @@ def layer_norm_modulate(
         UsageError: shapes or dtypes do not match.
     """
     check(x_BLD, {"scale": scale, "shift": shift}, {"weight": weight_D, "bias": bias_D}, cu_seqlens, numerics)
-    arguments: Any = (x_BLD, scale, shift, weight_D, bias_D, cu_seqlens, eps, rms, numerics)
-    y_BLD, *_ = call(norm_modulate, _Function, reference.forward, x_BLD, arguments, cu_seqlens)
+    tensors, flags = (x_BLD, scale, shift, weight_D, bias_D, cu_seqlens), (eps, rms, numerics)
+    y_BLD, *_ = call(norm_modulate, _Function, reference.forward, x_BLD, tensors, flags, cu_seqlens)
     return cast(torch.Tensor, y_BLD)
 
 
@@ -65,6 +66,10 @@ def saved_bytes(size: Size) -> int:
     return size.activation + size.statistics + size.modulation
 
 
+_forward = partial(run, "norm_modulate", reference.forward, 0)
+_backward = partial(run, "norm_modulate_backward", reference.backward, 0)
+
+
 @torch.library.custom_op("reelweave::norm_modulate", mutates_args=())
 def norm_modulate(
     x: torch.Tensor,
@@ -78,7 +83,8 @@ def norm_modulate(
     numerics: str,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Run the registered operator; signature of the reference's `forward`."""
-    return _forward(x, scale, shift, weight, bias, cu_seqlens, eps, rms, numerics)
+    y, mean, rstd = _forward(x, scale, shift, weight, bias, cu_seqlens, eps, rms, numerics)
+    return y, mean, rstd
 
 
 @norm_modulate.register_fake
@@ -114,39 +120,32 @@ def _(*arguments: Any) -> tuple[torch.Tensor, ...]:
     return x.new_empty(x.shape), *rows, empty_like(weight, x), empty_like(bias, x)
 
 
-def _forward(x: torch.Tensor, *rest: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    y, mean, rstd = run("norm_modulate", x, reference.forward, (x, *rest))
-    return y, mean, rstd
-
-
-def _backward(dy: torch.Tensor, *rest: Any) -> tuple[torch.Tensor, ...]:
-    return run("norm_modulate_backward", dy, reference.backward, (dy, *rest))
-
-
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
     _, mean, rstd = output
     ctx.mark_non_differentiable(mean, rstd)
     # Otherwise each backward would allocate zeros for the gradients of mean and rstd.
     ctx.set_materialize_grads(False)
-    _keep(ctx, inputs, output)
+    _keep(ctx, inputs[:6], inputs[6:], output)
 
 
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
-    x, scale, _, weight, bias, cu_seqlens, *ctx.flags = inputs
+def _keep(ctx: Any, tensors: tuple[Any, ...], flags: Any, output: tuple[torch.Tensor, ...]) -> None:
+    x, scale, _, weight, bias, cu_seqlens = tensors
     _, mean, rstd = output
+    ctx.flags = flags
     ctx.save_for_backward(x, mean, rstd, scale, weight, bias, cu_seqlens)
 
 
-def _gradients(ctx: Any, dy: torch.Tensor | None, call: Any) -> tuple[torch.Tensor | None, ...]:
+def _gradients(ctx: Any, dy: torch.Tensor | None, backward: Any) -> tuple[torch.Tensor | None, ...]:
+    """Return the gradients of all tensors."""
     x, _, _, _, weight, bias, _ = saved = ctx.saved_tensors
     dy = torch.zeros_like(x) if dy is None else dy
-    dx, dscale, dshift, dweight, dbias = call(dy, *saved, *ctx.flags)
-    dweight = None if weight is None else dweight
-    return dx, dscale, dshift, dweight, None if bias is None else dbias, None, None, None, None
+    dx, dscale, dshift, dweight, dbias = backward(dy, *saved, *ctx.flags)
+    return dx, dscale, dshift, None if weight is None else dweight, None if bias is None else dbias, None
 
 
 norm_modulate.register_autograd(
-    lambda ctx, dy, _mean, _rstd: _gradients(ctx, dy, norm_modulate_backward), setup_context=_setup
+    lambda ctx, dy, _mean, _rstd: (*_gradients(ctx, dy, norm_modulate_backward), None, None, None),
+    setup_context=_setup,
 )
 
 
@@ -155,11 +154,15 @@ class _Function(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> tuple[torch.Tensor, ...]:
-        output = _forward(*inputs)
-        _keep(ctx, inputs, output)
+        tensors, flags = inputs[:-1], inputs[-1]
+        output = _forward(*tensors, *flags)
+        _keep(ctx, tensors, flags, output)
         return output[:1]
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        return _gradients(ctx, dy, _backward)
+        gradients = _once_gradients if torch.is_grad_enabled() else _gradients
+        return *gradients(ctx, dy, _backward), None
+
+
+_once_gradients = once_differentiable(_gradients)

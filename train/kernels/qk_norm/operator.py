@@ -9,6 +9,7 @@ rotate and cast down. The reference thus has one arithmetic for both modes: ``ea
 CPU, ``fp32`` leaves the order of sums to the kernel.
 """
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -57,8 +58,8 @@ def qk_norm(
     if rotation is not None:
         check_rotation(rotation, q_BLHd, k_BMGd)
     cos, sin = rotation or (None, None)
-    arguments = (q_BLHd, k_BMGd, weight_q, weight_k, cos, sin, eps, across, interleaved, numerics)
-    q, k, *_ = call(qk_norm_pair, _Function, reference.forward, q_BLHd, arguments)
+    tensors, flags = (q_BLHd, k_BMGd, weight_q, weight_k, cos, sin), (eps, across, interleaved, numerics)
+    q, k, *_ = call(qk_norm_pair, _Function, reference.forward, q_BLHd, tensors, flags)
     return q, k
 
 
@@ -118,6 +119,10 @@ def _checked(
     return bool(weights_across if across_heads is None else across_heads)
 
 
+_forward = partial(run, "qk_norm", reference.forward, 0)
+_backward = partial(run, "qk_norm_backward", reference.backward, 0)
+
+
 @torch.library.custom_op("reelweave::qk_norm", mutates_args=())
 def qk_norm_pair(
     q: torch.Tensor,
@@ -132,7 +137,9 @@ def qk_norm_pair(
     numerics: str,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Run the registered operator; signature of the reference's `forward`."""
-    return _forward(q, k, weight_q, weight_k, cos, sin, eps, across_heads, interleaved, numerics)
+    outputs = _forward(q, k, weight_q, weight_k, cos, sin, eps, across_heads, interleaved, numerics)
+    q_out, k_out, rstd_q, rstd_k = outputs
+    return q_out, k_out, rstd_q, rstd_k
 
 
 @qk_norm_pair.register_fake
@@ -164,7 +171,8 @@ def qk_norm_backward(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Run the registered gradient; signature of the reference's `backward`."""
     tensors = (dq, dk, q, k, rstd_q, rstd_k, weight_q, weight_k, cos, sin)
-    return _backward(*tensors, eps, across_heads, interleaved, numerics)
+    dq_in, dk_in, dweight_q, dweight_k = _backward(*tensors, eps, across_heads, interleaved, numerics)
+    return dq_in, dk_in, dweight_q, dweight_k
 
 
 @qk_norm_backward.register_fake
@@ -173,43 +181,41 @@ def _(*arguments: Any) -> tuple[torch.Tensor, ...]:
     return q.new_empty(q.shape), k.new_empty(k.shape), empty_like(weight_q, q), empty_like(weight_k, k)
 
 
-def _forward(q: torch.Tensor, *rest: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    q_out, k_out, rstd_q, rstd_k = run("qk_norm", q, reference.forward, (q, *rest))
-    return q_out, k_out, rstd_q, rstd_k
-
-
-def _backward(dq: torch.Tensor, *rest: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    dq_in, dk_in, dweight_q, dweight_k = run("qk_norm_backward", dq, reference.backward, (dq, *rest))
-    return dq_in, dk_in, dweight_q, dweight_k
-
-
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
     *_, rstd_q, rstd_k = output
     ctx.mark_non_differentiable(rstd_q, rstd_k)
-    _keep(ctx, inputs, output)
+    _keep(ctx, inputs[:6], inputs[6:], output)
 
 
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
-    q, k, *parameters, eps, across_heads, interleaved, numerics = inputs
+def _keep(ctx: Any, tensors: tuple[Any, ...], flags: Any, output: tuple[torch.Tensor, ...]) -> None:
+    q, k, *parameters = tensors
     *_, rstd_q, rstd_k = output
-    ctx.flags = eps, across_heads, interleaved, numerics
+    ctx.flags = flags
     ctx.set_materialize_grads(False)
     ctx.save_for_backward(q, k, rstd_q, rstd_k, *parameters)
 
 
 def _gradients(
-    ctx: Any, dq: torch.Tensor | None, dk: torch.Tensor | None, call: Any
+    ctx: Any, dq: torch.Tensor | None, dk: torch.Tensor | None, backward: Any
 ) -> tuple[torch.Tensor | None, ...]:
+    """Return the gradients of all tensors."""
     q, k, _, _, weight_q, weight_k, _, _ = saved = ctx.saved_tensors
     dq = torch.zeros_like(q) if dq is None else dq
     dk = torch.zeros_like(k) if dk is None else dk
-    dq, dk, dweight_q, dweight_k = call(dq, dk, *saved, *ctx.flags)
-    weights = None if weight_q is None else dweight_q, None if weight_k is None else dweight_k
-    return dq, dk, *weights, *[None] * 6
+    dq, dk, dweight_q, dweight_k = backward(dq, dk, *saved, *ctx.flags)
+    return (
+        dq,
+        dk,
+        None if weight_q is None else dweight_q,
+        None if weight_k is None else dweight_k,
+        None,
+        None,
+    )
 
 
 qk_norm_pair.register_autograd(
-    lambda ctx, dq, dk, _rstd_q, _rstd_k: _gradients(ctx, dq, dk, qk_norm_backward), setup_context=_setup
+    lambda ctx, dq, dk, _rstd_q, _rstd_k: (*_gradients(ctx, dq, dk, qk_norm_backward), *[None] * 4),
+    setup_context=_setup,
 )
 
 
@@ -218,13 +224,17 @@ class _Function(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> tuple[torch.Tensor, ...]:
-        output = _forward(*inputs)
-        _keep(ctx, inputs, output)
+        tensors, flags = inputs[:-1], inputs[-1]
+        output = _forward(*tensors, *flags)
+        _keep(ctx, tensors, flags, output)
         return output[:2]
 
     @staticmethod
-    @once_differentiable
     def backward(
         ctx: Any, dq: torch.Tensor | None, dk: torch.Tensor | None
     ) -> tuple[torch.Tensor | None, ...]:
-        return _gradients(ctx, dq, dk, _backward)
+        gradients = _once_gradients if torch.is_grad_enabled() else _gradients
+        return *gradients(ctx, dq, dk, _backward), None
+
+
+_once_gradients = once_differentiable(_gradients)

@@ -26,29 +26,28 @@ def check(
         raise UsageError(f"numerics must be eager or fp32, not {numerics}")
     if x_BLD.dim() != 3:
         raise UsageError(f"x must be [B, L, D], not {list(x_BLD.shape)}")
-    B, L, D = x_BLD.shape
+    (B, L, D), dtype = x_BLD.shape, x_BLD.dtype
     first, rows = next(iter(modulation.items()))
+    shape, rows_dtype = rows.shape, rows.dtype
     for name, other in modulation.items():
-        if other is not rows and (other.shape != rows.shape or other.dtype != rows.dtype):
-            raise UsageError(f"{name} must have shape and type of {first}: {list(rows.shape)}, {rows.dtype}")
-    if rows.dtype != x_BLD.dtype and rows.dtype != accumulator(x_BLD.dtype):
-        raise UsageError(
-            f"{first} is {rows.dtype}; it must be {accumulator(x_BLD.dtype)} or as x, {x_BLD.dtype}"
-        )
+        if other is not rows and (other.shape != shape or other.dtype != rows_dtype):
+            raise UsageError(f"{name} must have shape and type of {first}: {list(shape)}, {rows_dtype}")
+    if rows_dtype != dtype and rows_dtype != accumulator(dtype):
+        raise UsageError(f"{first} is {rows_dtype}; it must be {accumulator(dtype)} or as x, {dtype}")
     if cu_seqlens is not None:
-        if B != 1 or rows.dim() != 2 or rows.shape[0] == 0 or cu_seqlens.shape != (rows.shape[0] + 1,):
+        if B != 1 or len(shape) != 2 or shape[0] == 0 or cu_seqlens.shape != (shape[0] + 1,):
             raise UsageError(
                 f"with cu_seqlens of n + 1 numbers, x must be [1, L, D] and {first} [n, D];"
-                f" they are {list(cu_seqlens.shape)}, {list(x_BLD.shape)} and {list(rows.shape)}"
+                f" they are {list(cu_seqlens.shape)}, {list(x_BLD.shape)} and {list(shape)}"
             )
         if cu_seqlens.dtype not in (torch.int32, torch.int64):
             raise UsageError(f"cu_seqlens must be int32 or int64, not {cu_seqlens.dtype}")
-    elif rows.dim() not in (2, 3) or rows.shape[0] != B:
-        raise UsageError(f"{first} must be [B, D] or [B, F, D] with B = {B}, not {list(rows.shape)}")
-    elif rows.dim() == 3 and (rows.shape[1] == 0 or L % rows.shape[1]):
-        raise UsageError(f"{L} tokens do not divide into the {rows.shape[1]} frames of {first}")
-    if rows.shape[-1] != D:
-        raise UsageError(f"{first} is {rows.shape[-1]} wide and x {D}")
+    elif len(shape) not in (2, 3) or shape[0] != B:
+        raise UsageError(f"{first} must be [B, D] or [B, F, D] with B = {B}, not {list(shape)}")
+    elif len(shape) == 3 and (shape[1] == 0 or L % shape[1]):
+        raise UsageError(f"{L} tokens do not divide into the {shape[1]} frames of {first}")
+    if shape[-1] != D:
+        raise UsageError(f"{first} is {shape[-1]} wide and x {D}")
     for name, parameter in affine.items():
         if parameter is not None and parameter.shape != (D,):
             raise UsageError(f"{name} must be [{D}], as wide as x, not {list(parameter.shape)}")
