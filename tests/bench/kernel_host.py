@@ -1,11 +1,11 @@
 """What the host of a fused operator costs: processor time of a call and its gradient, with launches that do nothing.
 
     python -m tests.bench.kernel_host                   # the operators here, and PyTorch's layer norm
-    python -m tests.bench.kernel_host --beside DIR      # and those of another checkout; of its C++ library, too, if it has one
+    python -m tests.bench.kernel_host --beside DIR      # and those of another checkout, and of its C++ library
 
 Tensors are tiny and of the processor. Launches go through ctypes to a CUDA driver that does nothing (`driver`), or end
-before it (`python`, `library`: the library's emulated launch does nothing either). Each kind has a process of its own; all
-take turns, some dozens of calls each, so that a busy machine slows all of them. It needs gcc, and g++ for a library.
+before it (`python`, `library`: the library's emulated launch does nothing either). Each kind has a process of its own;
+all take turns, some dozens of calls each, so that a busy machine slows all. It needs gcc, and g++ for a library.
 """
 
 import argparse
@@ -36,8 +36,10 @@ int cuDeviceGetAttribute(int* value, int attribute, int device) {
 }
 int cuDevicePrimaryCtxRetain(void** context, int device) { return *context = &cuInit, 0; }
 int cuModuleGetFunction(void** function, void* module, const char* name) { return *function = &cuInit, 0; }
-int cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, void* function, int threads, size_t bytes) { return *blocks = 4, 0; }
-int cuOccupancyMaxActiveClusters(int* clusters, void* function, void* config) { return *clusters = 4, 0; }
+int cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, void* kernel, int threads, size_t shared) {
+    return *blocks = 4, 0;
+}
+int cuOccupancyMaxActiveClusters(int* clusters, void* kernel, void* config) { return *clusters = 4, 0; }
 void launch_nothing(const char* kernel, const void* args, int a, int b, int c, int d, int e) {}
 """
 

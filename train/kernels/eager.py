@@ -33,4 +33,5 @@ def with_references(kernels: Kernels) -> Kernels:
 
         return run
 
-    return replace(kernels, **{operator: whole(operator) for operator in OPERATORS})
+    operators: dict[str, Any] = {operator: whole(operator) for operator in OPERATORS}
+    return replace(kernels, **operators)

@@ -19,6 +19,7 @@ class Kernels:
         gate_norm_modulate_backward: signature of `reelweave.train.kernels.gate_norm_modulate.reference.backward`.
         qk_norm: signature of `reelweave.train.kernels.qk_norm.reference.forward`.
         qk_norm_backward: signature of `reelweave.train.kernels.qk_norm.reference.backward`.
+        checks: True if operators check their arguments, once for each layout.
     """
 
     serves: Callable[[torch.Tensor, str], bool]
@@ -28,7 +29,8 @@ class Kernels:
     gate_norm_modulate_backward: Callable[..., Any]
     qk_norm: Callable[..., Any]
     qk_norm_backward: Callable[..., Any]
+    checks: bool = False
 
 
-OPERATORS = tuple(field.name for field in fields(Kernels) if field.name != "serves")
+OPERATORS = tuple(field.name for field in fields(Kernels) if field.name not in ("serves", "checks"))
 """Operators of csrc/binding.cpp and csrc/binding_qk.cpp, named as in `Kernels`."""

@@ -20,6 +20,7 @@ from reelweave.train.kernels.kernel_set import Kernels
 
 VARIABLE = "REELWEAVE_KERNELS"
 _AS_IT_IS = nullcontext()
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
 _log = logging.getLogger(__name__)
 
 
@@ -131,6 +132,19 @@ def run(
         return reference(*arguments)
 
 
+def checked_by_kernels(x: torch.Tensor, numerics: str) -> bool:
+    """Return True if kernels will check the arguments, which they do once for each layout.
+
+    Args:
+        x: tokens, whose type, device and dtype decide.
+        numerics: rounding mode.
+    """
+    if torch.compiler.is_compiling() or type(x) not in _PLAIN:
+        return False
+    kernels = chosen().kernels
+    return kernels is not None and kernels.checks and kernels.serves(x, numerics)
+
+
 def call(
     operator: Callable[..., Any],
     function: type[torch.autograd.Function],
@@ -153,7 +167,7 @@ def call(
         cu_seqlens: offsets of packed tokens.
     """
     compiled = torch.compiler.is_compiling()
-    plain = type(x) in (torch.Tensor, torch.nn.Parameter) and not x.is_meta
+    plain = type(x) in _PLAIN and not x.is_meta
     if not plain or (compiled and (cu_seqlens is not None or _has_kernels())):
         return operator(*tensors, *flags)
     if compiled:

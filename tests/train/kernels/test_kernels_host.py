@@ -6,12 +6,17 @@ import pytest
 import torch
 
 from reelweave.loader.errors import UsageError
+from reelweave.train.kernels import providers
 from reelweave.train.kernels.checks import check, check_qk
 from reelweave.train.kernels.checks.accuracy import BF16, F16, F32
 from reelweave.train.kernels.checks.check import Case
 from reelweave.train.kernels.checks.check_qk import PairCase
 from reelweave.train.kernels.cuda import host
 from reelweave.train.kernels.eager import with_references
+from reelweave.train.kernels.gate_norm_modulate import gate_residual_norm_modulate
+from reelweave.train.kernels.norm_modulate import layer_norm_modulate
+from reelweave.train.kernels.norm_modulate import reference as norm_modulate
+from reelweave.train.kernels.qk_norm import qk_norm as qk_norm_operator
 from reelweave.train.kernels.qk_norm import reference as qk_norm
 from tests.thorough import beyond, but
 from tests.train.kernels.emulated import EmulatedLauncher
@@ -210,3 +215,89 @@ def test_tensors_of_two_devices_are_refused(launcher):
     q, k = torch.zeros(1, 2, 1, 8), torch.zeros(1, 2, 1, 8, device="meta")
     with pytest.raises(UsageError, match="one device"):
         kernels_over(launcher).qk_norm(q, k, None, None, None, None, 1e-6, False, False, "fp32")
+
+
+class Counting(EmulatedLauncher):
+    """Counts what is prepared."""
+
+    def __init__(self, launcher):
+        super().__init__(launcher.libraries)
+        object.__setattr__(self, "prepared", [])
+
+    def prepare(self, device, launches):
+        self.prepared.append([launch.kernel for launch in launches])
+        return super().prepare(device, launches)
+
+
+def test_a_layout_is_planned_once(launcher):
+    counting = Counting(launcher)
+    kernels = kernels_over(counting)
+
+    def plans(x, row, eps=1e-6):
+        outputs = kernels.norm_modulate(x, row, row, None, None, None, eps, False, "fp32")
+        wanted = norm_modulate.forward(x, row, row, None, None, None, eps, False, "fp32")
+        assert all(torch.allclose(one, other, atol=1e-5) for one, other in zip(outputs, wanted, strict=True))
+        return len(counting.prepared)
+
+    row = torch.randn(1, 64)
+    assert [plans(torch.randn(1, 5, 64), row) for _ in range(3)] == [1] * 3
+    assert plans(torch.randn(1, 6, 64), row) == 2
+    assert plans(torch.randn(1, 5, 128)[..., 64:], row) == 3
+    assert plans(torch.randn(1, 5, 64), row, eps=1e-5) == 4
+    unaligned = torch.randn(5 * 64 + 1)[1:].view(1, 5, 64)
+    assert [plans(unaligned, row), plans(torch.randn(1, 5, 64), row)] == [5, 5]
+    assert "tiled" in counting.prepared[-1][0]
+
+
+def test_plans_do_not_grow_without_end(launcher, monkeypatch):
+    monkeypatch.setattr("reelweave.train.kernels.cuda.launcher.MAX_PLANS", 2)
+    counting, row = Counting(launcher), torch.randn(1, 8)
+    kernels = kernels_over(counting)
+    for length in (1, 2, 3, 3, 1):
+        x = torch.randn(1, length, 8)
+        kernels.norm_modulate(x, row, row, None, None, None, 1e-6, False, "fp32")
+    assert len(counting.prepared) == 4
+
+
+def test_kernels_check_what_a_plan_is_made_for(launcher):
+    kernels, row = kernels_over(launcher), torch.zeros(1, 8)
+    with pytest.raises(UsageError, match="shift must have shape and type of scale"):
+        kernels.norm_modulate(torch.zeros(1, 2, 8), row, row.half(), None, None, None, 1e-6, False, "fp32")
+    x = torch.zeros(1, 2, 8)
+    with pytest.raises(UsageError, match="y must have shape and type of residual"):
+        kernels.gate_norm_modulate(x, x[:, :1], row, row, row, None, None, None, 1e-6, False, "fp32")
+    heads = torch.zeros(1, 2, 1, 8)
+    with pytest.raises(UsageError, match="one rotation cannot turn 2 queries and 1 keys"):
+        angles = torch.zeros(2, 4)
+        kernels.qk_norm(heads, heads[:, :1], None, None, angles, angles, 1e-6, False, False, "fp32")
+
+
+@pytest.mark.parametrize("operator", ["norm", "gated", "pair"])
+def test_models_refuse_the_same_with_kernels_and_without(launcher, monkeypatch, operator):
+    loaded = providers.LoadedProvider(providers.PROVIDERS[-1], kernels_over(launcher), "")
+    x, row, heads = torch.zeros(1, 2, 8), torch.zeros(1, 4), torch.zeros(1, 2, 3, 8)
+
+    def call():
+        if operator == "norm":
+            return layer_norm_modulate(x, row, row)
+        if operator == "gated":
+            return gate_residual_norm_modulate(x, x, row, row, row)
+        return qk_norm_operator(heads, heads, torch.ones(16), torch.ones(8))
+
+    messages = []
+    for chosen in (providers.chosen, lambda: loaded):
+        monkeypatch.setattr(providers, "chosen", chosen)
+        for _ in range(2):  # a plan that could not be made is not kept
+            with pytest.raises(UsageError) as refused:
+                call()
+            messages.append(str(refused.value))
+    assert len(set(messages)) == 1
+
+
+def test_angles_that_ask_for_a_gradient_are_refused_by_every_call(launcher, monkeypatch):
+    loaded = providers.LoadedProvider(providers.PROVIDERS[-1], kernels_over(launcher), "")
+    monkeypatch.setattr(providers, "chosen", lambda: loaded)
+    heads, angles = torch.randn(1, 2, 1, 8), torch.zeros(2, 4)
+    qk_norm_operator(heads, heads, rotation=(angles, angles))
+    with pytest.raises(UsageError, match="asks for a gradient"):
+        qk_norm_operator(heads, heads, rotation=(angles, angles.requires_grad_()))

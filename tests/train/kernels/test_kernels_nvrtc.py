@@ -14,6 +14,7 @@ from reelweave.train.kernels.checks.check import Case
 from reelweave.train.kernels.checks.check_qk import PairCase
 from reelweave.train.kernels.cuda import host, nvrtc
 from reelweave.train.kernels.cuda.driver import TorchLauncher
+from reelweave.train.kernels.norm_modulate import reference as norm_modulate
 from tests.thorough import thorough
 from tests.train.kernels.emulated import cuda_headers
 
@@ -86,6 +87,34 @@ def test_what_the_driver_refuses_is_said(cuda, folder):
         check.worst(host.kernels(driver(cuda, folder, stream=1), everything), CPU, case)
     with pytest.raises(RunError, match="symbol not found"):
         driver(cuda, folder)._function("reduce_f64", CPU)
+
+
+@pytest.mark.toolchain
+def test_a_call_amid_another_has_argument_blocks_of_its_own(cuda, folder):
+    """As when a thread launches while another one is in the driver."""
+    inside = []
+
+    def stream(_device):
+        if inside:
+            inside.pop()()
+        return STREAM
+
+    binary = lambda kernel, arch: nvrtc.binary(nvrtc.unit_of(kernel), arch, folder)  # noqa: E731
+    kernels = host.kernels(TorchLauncher(cuda, binary, stream), everything)
+    row = torch.randn(1, 64)
+
+    def both(seed):
+        x = torch.randn(1, 3, 64, generator=torch.Generator().manual_seed(seed), dtype=BF16)
+        arguments = (x, row, row, None, None, None, 1e-6, False, "fp32")
+        return kernels.norm_modulate(*arguments)[0], norm_modulate.forward(*arguments)[0]
+
+    both(0)
+    results = []
+    inside.append(lambda: results.append(both(1)))
+    results.append(both(2))
+    assert len(results) == 2
+    for found, expected in results:
+        torch.testing.assert_close(found, expected)
 
 
 @thorough

@@ -35,6 +35,7 @@ from reelweave.train.kernels.cuda.launcher import (
     template,
 )
 from reelweave.train.kernels.kernel_set import Kernels
+from reelweave.train.kernels.shared.rows import check
 
 Maybe = torch.Tensor | None
 _Tensors = Sequence[Any]
@@ -54,6 +55,7 @@ def kernels(launcher: Launcher, serves: Callable[[torch.Tensor, str], bool], til
         gate_norm_modulate_backward=tokens.backward,
         qk_norm=heads.forward,
         qk_norm_backward=heads.backward,
+        checks=True,
     )
 
 
@@ -101,16 +103,41 @@ class TokenHost:
         self._launcher, self._tiled = launcher, tiled
         self._forwards, self._backwards = Plans(), Plans()
 
-    def norm_forward(self, x: torch.Tensor, *rest: Any) -> tuple[torch.Tensor, ...]:
+    def norm_forward(
+        self,
+        x: torch.Tensor,
+        scale: torch.Tensor,
+        shift: torch.Tensor,
+        weight: Maybe,
+        bias: Maybe,
+        cu_seqlens: Maybe,
+        eps: float,
+        rms: bool,
+        numerics: str,
+    ) -> tuple[torch.Tensor, ...]:
         """Out, mean and rstd, without a gate."""
-        return self.forward(x, None, None, *rest)[1:]
+        outputs = self.forward(x, None, None, scale, shift, weight, bias, cu_seqlens, eps, rms, numerics)
+        return outputs[1:]
 
     def norm_backward(
-        self, dy: torch.Tensor, x: torch.Tensor, mean: torch.Tensor, rstd: torch.Tensor, *rest: Any
+        self,
+        dy: torch.Tensor,
+        x: torch.Tensor,
+        mean: torch.Tensor,
+        rstd: torch.Tensor,
+        scale: torch.Tensor,
+        weight: Maybe,
+        bias: Maybe,
+        cu_seqlens: Maybe,
+        eps: float,
+        rms: bool,
+        numerics: str,
     ) -> tuple[torch.Tensor, ...]:
         """Gradients of x, scale, shift, weight and bias, without a gate."""
-        dx, _, _, *parameter_grads = self.backward(None, dy, x, None, mean, rstd, None, *rest)
-        return dx, *parameter_grads
+        gradients = self.backward(
+            None, dy, x, None, mean, rstd, None, scale, weight, bias, cu_seqlens, eps, rms, numerics
+        )
+        return gradients[0], *gradients[3:]
 
     def forward(
         self,
@@ -135,7 +162,7 @@ class TokenHost:
         try:
             plan = self._forwards[key]
         except KeyError:
-            plan = self._forwards.add(key, self._plan_forward(tensors, aligned, eps, rms))
+            plan = self._forwards.add(key, self._plan_forward(tensors, aligned, eps, rms, numerics))
         if plan is None:
             arguments: tuple[Any, ...] = (*_fitting(tensors), eps, rms, numerics)
             return self.forward(*arguments)
@@ -229,8 +256,12 @@ class TokenHost:
             for gradient, like in zip(grads, inputs, strict=True)
         )
 
-    def _plan_forward(self, tensors: _Tensors, aligned: bool, eps: float, rms: bool) -> _ForwardPlan | None:
-        """Return the plan; None if a tensor must be copied first."""
+    def _plan_forward(
+        self, tensors: _Tensors, aligned: bool, eps: float, rms: bool, numerics: str
+    ) -> _ForwardPlan | None:
+        """Return the plan of a layout, which is checked; None if a tensor must be copied first."""
+        arguments: tuple[Any, ...] = (*tensors, numerics)
+        check(*arguments)
         if not _fits(tensors):
             return None
         shape = _Shape(tensors)

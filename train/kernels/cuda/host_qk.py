@@ -24,6 +24,7 @@ from reelweave.train.kernels.cuda.launcher import (
     on_one_device,
     template,
 )
+from reelweave.train.kernels.shared.heads import check
 
 Maybe = torch.Tensor | None
 _Tensors = Sequence[Any]
@@ -77,7 +78,7 @@ class HeadHost:
         try:
             plan = self._forwards[key]
         except KeyError:
-            plan = self._forwards.add(key, self._plan("forward", tensors, aligned, eps, *flags))
+            plan = self._forwards.add(key, self._plan("forward", tensors, aligned, eps, *flags, numerics))
         if plan.copies:
             arguments: tuple[Any, ...] = (*_fitting(tensors), eps, *flags, numerics)
             return self.forward(*arguments)
@@ -119,7 +120,7 @@ class HeadHost:
         try:
             plan = self._backwards[key]
         except KeyError:
-            plan = self._backwards.add(key, self._plan("backward", tensors, aligned, eps, *flags))
+            plan = self._backwards.add(key, self._plan("backward", tensors, aligned, eps, *flags, numerics))
         if plan.copies:
             q, k, weight_q, weight_k, cos, sin, dq, dk = _fitting(tensors)
             rest = (rstd_q, rstd_k, weight_q, weight_k, cos, sin, eps, *flags, numerics)
@@ -151,7 +152,11 @@ class HeadHost:
         eps: float,
         across_heads: bool,
         interleaved: bool,
+        numerics: str,
     ) -> _Plan:
+        """Return the plan of a layout, which is checked."""
+        arguments: tuple[Any, ...] = (*tensors[:6], across_heads, numerics)
+        check(*arguments)
         on_one_device(*(tensor for tensor in tensors if tensor is not None))
         if not all(tensor is fitting for tensor, fitting in zip(tensors, _fitting(tensors), strict=True)):
             return _Plan(None, copies=True)

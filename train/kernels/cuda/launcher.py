@@ -107,10 +107,10 @@ class Plans(dict[Hashable, Any]):
 
 def addresses_and_layouts(tensors: Sequence[torch.Tensor | None]) -> tuple[list[int], Hashable]:
     """Return the addresses of tensors, 0 for None, and all that a launch depends on beside them."""
-    return [0 if tensor is None else tensor.data_ptr() for tensor in tensors], tuple(
+    return [0 if x is None else x.data_ptr() for x in tensors], tuple(
         [
-            None if tensor is None else (tensor.shape, tensor.stride(), tensor.dtype, tensor.get_device())
-            for tensor in tensors
+            None if x is None else (x.shape, x.is_contiguous() or x.stride(), x.dtype, x.get_device())
+            for x in tensors
         ]
     )
 

@@ -82,9 +82,10 @@ def loaded(path: Path) -> Kernels:
 
 def kernels(operators: Any, serves: Callable[[torch.Tensor, str], bool]) -> Kernels:
     """Return the operators in the torch.ops namespace of csrc/binding.cpp and csrc/binding_qk.cpp."""
-    return Kernels(
-        serves=serves, **{operator: _called(getattr(operators, operator).default) for operator in OPERATORS}
-    )
+    called: dict[str, Any] = {
+        operator: _called(getattr(operators, operator).default) for operator in OPERATORS
+    }
+    return Kernels(serves=serves, **called)
 
 
 def _called(operator: Any) -> Callable[..., Any]:

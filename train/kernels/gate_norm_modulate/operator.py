@@ -11,9 +11,8 @@ from typing import Any
 import torch
 from torch.autograd.function import once_differentiable
 
-from reelweave.loader.errors import UsageError
 from reelweave.train.kernels.gate_norm_modulate import reference
-from reelweave.train.kernels.providers import call, run
+from reelweave.train.kernels.providers import call, checked_by_kernels, run
 from reelweave.train.kernels.shared.norm import Numerics, empty_like, empty_statistics
 from reelweave.train.kernels.shared.rows import check
 from reelweave.train.kernels.shared.traffic import Size
@@ -52,13 +51,8 @@ def gate_residual_norm_modulate(
     Raises:
         UsageError: shapes or dtypes do not match.
     """
-    if y_BLD.shape != residual_BLD.shape or y_BLD.dtype != residual_BLD.dtype:
-        raise UsageError(
-            f"y must have shape and type of residual: {list(residual_BLD.shape)}, {residual_BLD.dtype},"
-            f" not {list(y_BLD.shape)}, {y_BLD.dtype}"
-        )
-    modulation = {"gate": gate, "scale": scale, "shift": shift}
-    check(residual_BLD, modulation, {"weight": weight_D, "bias": bias_D}, cu_seqlens, numerics)
+    if not checked_by_kernels(y_BLD, numerics):
+        check(residual_BLD, y_BLD, gate, scale, shift, weight_D, bias_D, cu_seqlens, numerics)
     tensors = (residual_BLD, y_BLD, gate, scale, shift, weight_D, bias_D, cu_seqlens)
     how = (reference.forward, y_BLD, tensors, (eps, rms, numerics), cu_seqlens)
     h_BLD, out_BLD, *_ = call(gate_norm_modulate, _Function, *how)

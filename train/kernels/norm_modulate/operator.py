@@ -12,7 +12,7 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from reelweave.train.kernels.norm_modulate import reference
-from reelweave.train.kernels.providers import call, run
+from reelweave.train.kernels.providers import call, checked_by_kernels, run
 from reelweave.train.kernels.shared.norm import Numerics, empty_like, empty_statistics
 from reelweave.train.kernels.shared.rows import check
 from reelweave.train.kernels.shared.traffic import Size
@@ -48,7 +48,8 @@ def layer_norm_modulate(
     Raises:
         UsageError: shapes or dtypes do not match.
     """
-    check(x_BLD, {"scale": scale, "shift": shift}, {"weight": weight_D, "bias": bias_D}, cu_seqlens, numerics)
+    if not checked_by_kernels(x_BLD, numerics):
+        check(x_BLD, None, None, scale, shift, weight_D, bias_D, cu_seqlens, numerics)
     tensors, flags = (x_BLD, scale, shift, weight_D, bias_D, cu_seqlens), (eps, rms, numerics)
     y_BLD, *_ = call(norm_modulate, _Function, reference.forward, x_BLD, tensors, flags, cu_seqlens)
     return cast(torch.Tensor, y_BLD)

@@ -15,10 +15,9 @@ from typing import Any
 import torch
 from torch.autograd.function import once_differentiable
 
-from reelweave.loader.errors import UsageError
-from reelweave.train.kernels.providers import call, run
+from reelweave.train.kernels.providers import call, checked_by_kernels, run
 from reelweave.train.kernels.qk_norm import reference
-from reelweave.train.kernels.qk_norm.rotary import check_rotation
+from reelweave.train.kernels.shared.heads import are_across, check, refuse_gradients
 from reelweave.train.kernels.shared.norm import Numerics, empty_like
 from reelweave.train.kernels.shared.rows import accumulator
 from reelweave.train.kernels.shared.traffic import PairSize
@@ -54,11 +53,15 @@ def qk_norm(
     Raises:
         UsageError: shapes or dtypes do not match.
     """
-    across = _checked(q_BLHd, k_BMGd, weight_q, weight_k, across_heads, numerics)
-    if rotation is not None:
-        check_rotation(rotation, q_BLHd, k_BMGd)
     cos, sin = rotation or (None, None)
-    tensors, flags = (q_BLHd, k_BMGd, weight_q, weight_k, cos, sin), (eps, across, interleaved, numerics)
+    tensors = (q_BLHd, k_BMGd, weight_q, weight_k, cos, sin)
+    if not checked_by_kernels(q_BLHd, numerics):
+        check(*tensors, across_heads, numerics)
+    if rotation is not None:
+        refuse_gradients(*rotation)
+    if across_heads is None:
+        across_heads = are_across(*tensors[:4])
+    flags = (eps, across_heads, interleaved, numerics)
     q, k, *_ = call(qk_norm_pair, _Function, reference.forward, q_BLHd, tensors, flags)
     return q, k
 
@@ -71,52 +74,6 @@ def bytes_moved(size: PairSize, backward: bool = False) -> int:
 def saved_bytes(size: PairSize) -> int:
     """Return the bytes saved for backward: q and k, and the statistics; all layers share the rotation."""
     return size.activation + size.statistics
-
-
-def _checked(
-    q_BLHd: torch.Tensor,
-    k_BMGd: torch.Tensor,
-    weight_q: torch.Tensor | None,
-    weight_k: torch.Tensor | None,
-    across_heads: bool | None,
-    numerics: str,
-) -> bool:
-    """Return True if heads are normed together, after checks.
-
-    Raises:
-        UsageError: shapes or dtypes do not match.
-    """
-    if numerics not in ("eager", "fp32"):
-        raise UsageError(f"numerics must be eager or fp32, not {numerics}")
-    shapes = [list(x.shape) for x in (q_BLHd, k_BMGd)]
-    if not all(len(shape) == 4 for shape in shapes) or any(shapes[0][i] != shapes[1][i] for i in (0, 3)):
-        raise UsageError(f"q must be [B, L, H, d] and k [B, M, G, d], not {shapes[0]} and {shapes[1]}")
-    if q_BLHd.dtype != k_BMGd.dtype:
-        raise UsageError(f"q and k must be of one type, not {q_BLHd.dtype} and {k_BMGd.dtype}")
-    dtypes = (q_BLHd.dtype, accumulator(q_BLHd.dtype))
-    weights = {"weight_q": (weight_q, q_BLHd), "weight_k": (weight_k, k_BMGd)}
-    weight_shapes = {
-        name: (weight, x.shape[2], x.shape[3]) for name, (weight, x) in weights.items() if weight is not None
-    }
-    for name, (weight, heads, d) in weight_shapes.items():
-        if weight.dtype not in dtypes or len({weight.dtype for weight, _, _ in weight_shapes.values()}) > 1:
-            raise UsageError(
-                f"weights must be of one type, {dtypes[1]} or as q, {dtypes[0]}; {name} is {weight.dtype}"
-            )
-        if weight.shape not in ((d,), (heads * d,)):
-            raise UsageError(
-                f"{name} must be [{d}], of a head, or [{heads * d}], of all, not {list(weight.shape)}"
-            )
-    # With a single head both kinds coincide.
-    kinds = {len(weight) == heads * d for weight, heads, d in weight_shapes.values() if heads > 1}
-    if len(kinds) > 1:
-        raise UsageError("weight_q and weight_k must both be of a head or both of all heads")
-    weights_across = kinds.pop() if kinds else None
-    if weights_across is not None and across_heads is not None and weights_across != across_heads:
-        raise UsageError(
-            f"across_heads={across_heads}, but the weights are of {'all heads' if weights_across else 'a head'}"
-        )
-    return bool(weights_across if across_heads is None else across_heads)
 
 
 _forward = partial(run, "qk_norm", reference.forward, 0)

@@ -12,20 +12,32 @@ from reelweave.loader.errors import UsageError
 
 def check(
     x_BLD: torch.Tensor,
-    modulation: dict[str, torch.Tensor],
-    affine: dict[str, torch.Tensor | None],
+    branch_BLD: torch.Tensor | None,
+    gate: torch.Tensor | None,
+    scale: torch.Tensor,
+    shift: torch.Tensor,
+    weight_D: torch.Tensor | None,
+    bias_D: torch.Tensor | None,
     cu_seqlens: torch.Tensor | None,
     numerics: str,
 ) -> None:
-    """Check modulations, weights and biases against the tokens; errors name them.
+    """Check a branch, modulations, weights and biases against the tokens; errors name them.
 
     Raises:
         UsageError: shapes or dtypes do not match, or the mode is unknown.
     """
     if numerics not in ("eager", "fp32"):
         raise UsageError(f"numerics must be eager or fp32, not {numerics}")
+    if branch_BLD is not None and (branch_BLD.shape != x_BLD.shape or branch_BLD.dtype != x_BLD.dtype):
+        raise UsageError(
+            f"y must have shape and type of residual: {list(x_BLD.shape)}, {x_BLD.dtype},"
+            f" not {list(branch_BLD.shape)}, {branch_BLD.dtype}"
+        )
     if x_BLD.dim() != 3:
         raise UsageError(f"x must be [B, L, D], not {list(x_BLD.shape)}")
+    modulation = (
+        {"scale": scale, "shift": shift} if gate is None else {"gate": gate, "scale": scale, "shift": shift}
+    )
     (B, L, D), dtype = x_BLD.shape, x_BLD.dtype
     first, rows = next(iter(modulation.items()))
     shape, rows_dtype = rows.shape, rows.dtype
@@ -48,7 +60,7 @@ def check(
         raise UsageError(f"{L} tokens do not divide into the {shape[1]} frames of {first}")
     if shape[-1] != D:
         raise UsageError(f"{first} is {shape[-1]} wide and x {D}")
-    for name, parameter in affine.items():
+    for name, parameter in (("weight", weight_D), ("bias", bias_D)):
         if parameter is not None and parameter.shape != (D,):
             raise UsageError(f"{name} must be [{D}], as wide as x, not {list(parameter.shape)}")
 
