@@ -15,7 +15,7 @@ from reelweave.curate.dedup import DedupConfig
 from reelweave.curate.filters import FilterConfig, ScoreConfig
 from reelweave.curate.frames.probe import ProbeConfig
 from reelweave.curate.models.aesthetic import AestheticConfig
-from reelweave.curate.models.custom.configured import check_embeds, check_thresholds, configured
+from reelweave.curate.models.custom.configured import check_embeds, check_thresholds, configure_stages
 from reelweave.curate.models.custom.types import StageConfig
 from reelweave.curate.models.embed import STAGES, EmbedConfig
 from reelweave.curate.models.text_embed import TextEmbedConfig
@@ -152,7 +152,7 @@ class CurateConfig(SourceStageConfig, frozen=True, extra="forbid"):
     @field_validator("stages", mode="before")
     @classmethod
     def _stages(cls, values: Any) -> Any:
-        return configured(values)
+        return configure_stages(values)
 
     @field_validator("filters", mode="after")
     @classmethod
@@ -209,7 +209,7 @@ def config_digest(*configs: BaseModel, models: Mapping[str, str] = MappingProxyT
     A configuration's ``REVISION`` is the version of the code that it steers. It is raised when the same configuration
     gives other results; 0 is that of the time before revisions, and leaves no trace.
     """
-    return _digest([_revised(config, _revision(config)) for config in configs], models)
+    return _digest([_at_revision(config, _revision(config)) for config in configs], models)
 
 
 def earlier_stage_digests(
@@ -218,7 +218,7 @@ def earlier_stage_digests(
     """Return the digests that earlier revisions of the code gave configurations, the newest first."""
     every = itertools.product(*(range(_revision(config), -1, -1) for config in configs))
     return tuple(
-        _digest([_revised(*one) for one in zip(configs, numbers, strict=True)], models)
+        _digest([_at_revision(*one) for one in zip(configs, numbers, strict=True)], models)
         for numbers in itertools.islice(every, 1, None)
     )
 
@@ -229,14 +229,16 @@ def earlier_digests(config: SourceStageConfig) -> dict[str, int]:
     Values in the fields of today are meant: one that an earlier revision did not have, and that is not in ``ADDED``,
     makes another configuration.
     """
-    return {_digest([_revised(config, number)], {}): number for number in range(config.REVISION - 1, 0, -1)}
+    return {
+        _digest([_at_revision(config, number)], {}): number for number in range(config.REVISION - 1, 0, -1)
+    }
 
 
 def _revision(config: BaseModel) -> int:
     return getattr(config, "REVISION", 0)
 
 
-def _revised(config: BaseModel, revision: int) -> dict[str, Any]:
+def _at_revision(config: BaseModel, revision: int) -> dict[str, Any]:
     return content_of(config) | ({"revision": revision} if revision else {})
 
 

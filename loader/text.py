@@ -32,7 +32,7 @@ def count_tokens(text: str) -> int:
     return sum(1 for _ in _iterate(text))
 
 
-def counted(count: int, noun: str, nouns: str = "") -> str:
+def pluralize(count: int, noun: str, nouns: str = "") -> str:
     """Return a count with its noun: ``1 clip``, ``1,024 clips``.
 
     Args:

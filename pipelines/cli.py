@@ -96,7 +96,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     words = sys.argv[1:] if arguments is None else list(arguments)
     verbose = False
     try:
-        options = parsed(words)
+        options = parse_words(words)
         verbose = options.verbose
         set_verbosity(options.quiet, verbose)
         return int(options.module.run(options))
@@ -134,7 +134,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         return _fail("interrupted; the same command goes on where it stopped", 130)
 
 
-def parsed(words: Sequence[str]) -> argparse.Namespace:
+def parse_words(words: Sequence[str]) -> argparse.Namespace:
     """Return the options of a command line, or exit with status 2 and the nearest known word.
 
     Only the module of the command that is called is imported.

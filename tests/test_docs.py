@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from reelweave.pipelines.cli import parsed
+from reelweave.pipelines.cli import parse_words
 from tests.printed import PAGES, ROOT, printed
 
 COMMANDS = [command for page in PAGES for command in printed(page)]
@@ -28,7 +28,7 @@ def test_every_page_of_a_command_is_read() -> None:
 @pytest.mark.parametrize("command", COMMANDS, ids=str)
 def test_a_printed_command_is_understood(command, capsys):
     try:
-        parsed(command.words)
+        parse_words(command.words)
     except SystemExit:
         pytest.fail(capsys.readouterr().err)
 

@@ -191,7 +191,7 @@ def caption_input(data: bytes, config: CaptionConfig) -> CaptionInput | Fault:
     return CaptionInput(parts, rate, pictures, times_s, pictures_of(parts, rate, times_s.tolist()))
 
 
-def shortened(text: str, max_chars: int) -> str:
+def shorten_text(text: str, max_chars: int) -> str:
     """Cut ``text`` to as many whole sentences as fit, or to whole words where no sentence does."""
     if len(text) <= max_chars:
         return text
@@ -227,7 +227,7 @@ def _rewrite_ask(text: str, config: CaptionConfig) -> Ask:
 
 def _caption(written: JoinedCaption, config: CaptionConfig) -> Caption:
     source = f"model:{written.provenance['model']}"
-    return Caption(shortened(written.text, config.max_chars), source, written.provenance)
+    return Caption(shorten_text(written.text, config.max_chars), source, written.provenance)
 
 
 def _reason(outcome: AcceptedAnswer | Fault) -> str:

@@ -92,7 +92,7 @@ _MIN_ECHO = 20  # characters of a question that no caption has by chance
 
 def refuses(text: str) -> bool:
     """Return True when a model declines, or says that it got nothing to describe."""
-    return _REFUSALS.search(_unquoted(text).lower().replace("\u2019", "'")) is not None
+    return _REFUSALS.search(_strip_quotes(text).lower().replace("\u2019", "'")) is not None
 
 
 def is_error(text: str) -> bool:
@@ -102,7 +102,7 @@ def is_error(text: str) -> bool:
 
 def is_conversation(text: str) -> bool:
     """Return True for turns of a chat."""
-    return _ROLES.search(_unquoted(text)) is not None
+    return _ROLES.search(_strip_quotes(text)) is not None
 
 
 def has_thoughts(text: str) -> bool:
@@ -116,5 +116,5 @@ def repeats_question(text: str, question: str) -> bool:
     return (len(question) >= _MIN_ECHO and question in text) or any(part in text for part in _OUR_SENTENCES)
 
 
-def _unquoted(text: str) -> str:
+def _strip_quotes(text: str) -> str:
     return _QUOTED.sub("", text)

@@ -97,7 +97,7 @@ def sound_of(
         if _copyable(codec, slices[begin:stop], chosen):  # whether it decodes is verified in the clip
             with contextlib.suppress(av.error.FFmpegError):  # MP4 has no MP3 below 16 kHz
                 return Sound(f"copy:{codec}", _copy(stream, chosen, slices[begin:stop], rate))
-        track = aac.samples(_decoded(stream, chosen), start_s, duration_s)
+        track = aac.samples(_decode_packets(stream, chosen), start_s, duration_s)
         return Sound("aac", aac.encode(track, config.audio_bitrate_kbps)) if track is not None else Sound()
     except (av.error.FFmpegError, ValueError) as error:
         refuse_shortage(error)
@@ -221,7 +221,7 @@ def _frame_size(stream: AudioStream, packets: Sequence[Packet[AudioStream]]) -> 
     return context.frame_size
 
 
-def _decoded(stream: AudioStream, packets: Sequence[Packet[AudioStream]]) -> Iterator[AudioFrame]:
+def _decode_packets(stream: AudioStream, packets: Sequence[Packet[AudioStream]]) -> Iterator[AudioFrame]:
     """Decode packets after a flush; an error in any of them raises."""
     context = stream.codec_context
     context.flush_buffers()

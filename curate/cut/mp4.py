@@ -76,13 +76,15 @@ def merge(picture: bytes, sound: bytes) -> bytes:
         packets: list[Iterator[tuple[int, int, Packet[Stream]]]] = []
         ticks = math.lcm(*(stream.time_base.denominator for _, stream in tracks if stream.time_base))
         for track_index, (container, stream) in enumerate(tracks):
-            packets.append(_timed(container, stream, merged.add_like(stream), ticks, track_index))
+            packets.append(
+                _packets_with_ticks(container, stream, merged.add_like(stream), ticks, track_index)
+            )
         for _, _, packet in heapq.merge(*packets, key=lambda timed: timed[:2]):
             merged.container.mux_one(packet)
         return merged.close()
 
 
-def _timed(
+def _packets_with_ticks(
     container: InputContainer, stream: Stream, target: Stream, ticks: int, track_index: int
 ) -> Iterator[tuple[int, int, Packet[Stream]]]:
     """Yield each packet of a stream behind its time, in ``ticks`` a second, which all time bases divide."""

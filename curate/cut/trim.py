@@ -56,7 +56,7 @@ class NotedPackets:
         self.time_base = self.stream.time_base
 
 
-def trimmed(
+def trim_spans(
     spans: Sequence[Span],
     packets: NotedPackets,
     begin_pts: int | None,

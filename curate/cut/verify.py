@@ -110,11 +110,11 @@ def _check_pictures(
     stream: VideoStream, packets: list[Packet[Stream]], size: Geometry, extent: Literal["ends", "whole"]
 ) -> None:
     if extent == "whole":
-        _check_run(_decoded(stream, packets), len(packets), size, "pictures")
+        _check_run(_decode_packets(stream, packets), len(packets), size, "pictures")
         return
     last_key = max(index for index, packet in enumerate(packets) if packet.is_keyframe)
     if last_key > 0:
-        _check_run(_decoded(stream, packets[:1]), 1, size, "first frame")
+        _check_run(_decode_packets(stream, packets[:1]), 1, size, "first frame")
         stream.codec_context.flush_buffers()
     _check_run(_last(stream, packets[last_key:]), 1, size, "last frame")
 
@@ -150,6 +150,6 @@ def _check_run(frames: Iterable[VideoFrame], expected: int, size: Geometry, whic
         raise CutError(f"its clip's {which} decode to {count} frames instead of {expected}")
 
 
-def _decoded(stream: VideoStream, packets: list[Packet[Stream]]) -> Iterator[VideoFrame]:
+def _decode_packets(stream: VideoStream, packets: list[Packet[Stream]]) -> Iterator[VideoFrame]:
     for packet in [*packets, None]:
         yield from stream.codec_context.decode(packet)

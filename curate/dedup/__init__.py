@@ -72,7 +72,7 @@ def dedup(clips: DedupClips, config: DedupConfig) -> dict[str, Duplicate]:
     if config.semantic.enabled:
         duplicates |= _semantic(clips, duplicates, config)
     by_key = {clips.keys[row].as_py(): duplicate for row, duplicate in duplicates.items()}
-    return {key: _followed(duplicate, by_key) for key, duplicate in by_key.items()}
+    return {key: _point_at_kept(duplicate, by_key) for key, duplicate in by_key.items()}
 
 
 def contaminated(clips: DedupClips, evaluation: DedupClips, config: DedupConfig) -> dict[str, Duplicate]:
@@ -123,12 +123,12 @@ def _with(vectors: Vectors, rows: Places) -> Places:
     return rows[vectors.there[rows]]
 
 
-def _left(clips: DedupClips, vectors: Vectors, duplicates: Mapping[int, Duplicate]) -> Places:
+def _rows_left(clips: DedupClips, vectors: Vectors, duplicates: Mapping[int, Duplicate]) -> Places:
     """Return the rows that have a vector and are no duplicate so far, in the order of clips."""
     return clips.order(_without(np.flatnonzero(vectors.there), duplicates)).astype(np.int32)
 
 
-def _followed(duplicate: Duplicate, duplicates: Mapping[str, Duplicate]) -> Duplicate:
+def _point_at_kept(duplicate: Duplicate, duplicates: Mapping[str, Duplicate]) -> Duplicate:
     """Point a duplicate at the finally kept clip: a later kind may have dropped the clip it names."""
     while duplicate.of in duplicates:
         duplicate = replace(duplicate, of=duplicates[duplicate.of].of)
@@ -150,7 +150,7 @@ def _exact(clips: DedupClips) -> dict[int, Duplicate]:
 def _perceptual(
     clips: DedupClips, duplicates: Mapping[int, Duplicate], config: DedupConfig
 ) -> dict[int, Duplicate]:
-    candidates = _left(clips, clips.footage, duplicates)
+    candidates = _rows_left(clips, clips.footage, duplicates)
     if not len(candidates):
         return {}
     pairs = _pairs(clips, candidates, clips.footage, config.perceptual.candidate_similarity, config.device)
@@ -160,7 +160,7 @@ def _perceptual(
 def _semantic(
     clips: DedupClips, earlier: Mapping[int, Duplicate], config: DedupConfig
 ) -> dict[int, Duplicate]:
-    candidates = _left(clips, clips.embedding, earlier)
+    candidates = _rows_left(clips, clips.embedding, earlier)
     if not len(candidates):
         return {}
     semantic = config.semantic

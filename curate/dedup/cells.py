@@ -61,7 +61,7 @@ class CellCentres:
         coarse, _ = kmeans(on_grid(vectors[sample]), coarse_count, iterations, device)
         owner = owners(vectors, cls(coarse, coarse, np.arange(coarse_count + 1)))
         used, fine = [], []
-        for centre, members in grouped(owner):
+        for centre, members in group_by_label(owner):
             num_cells = max(1, round(len(members) / cell))
             some = on_grid(vectors[_spread(members, _FINE_SAMPLE * num_cells)])
             used.append(centre)
@@ -77,7 +77,7 @@ class CellCentres:
             return probed
         values = np.full((len(vectors), count), -2, np.float32)  # less than any product
         cell_indices = np.full((len(vectors), count), -1, np.intp)
-        for centre, at in grouped(probed.ravel()):
+        for centre, at in group_by_label(probed.ravel()):
             rows = at // probed.shape[1]
             cells = np.arange(self.first[centre], self.first[centre + 1])
             products = np.concatenate([values[rows], vectors[rows] @ self.fine[cells].T], axis=1)
@@ -156,7 +156,7 @@ class InvertedFile:
         before: NDArray[np.int32] | None,
     ) -> Nominated:
         nominations = []
-        for cell, at in grouped(probed.ravel()):
+        for cell, at in group_by_label(probed.ravel()):
             inside = slice(int(self.starts[cell]), int(self.starts[cell + 1]))
             rows, members, columns = at // probed.shape[1], self.members[inside], self.vectors[inside]
             if before is not None:
@@ -174,7 +174,7 @@ class InvertedFile:
         return Nominated.joined(nominations)
 
 
-def grouped(labels: Places) -> Iterator[tuple[int, Places]]:
+def group_by_label(labels: Places) -> Iterator[tuple[int, Places]]:
     """Yield each label but -1, rising, with the rising places where it occurs."""
     order = np.argsort(labels, kind="stable")
     order = order[np.searchsorted(labels[order], 0) :]

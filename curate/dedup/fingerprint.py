@@ -123,15 +123,15 @@ def _best_crop(full: NDArray[np.uint8], part: NDArray[np.uint8]) -> float:
     few = np.unique(np.linspace(0, len(full) - 1, min(3, len(full))).astype(int))
     sampled, part_blocks = full[few], _blocks(part[few].astype(np.float32))
 
-    def tried(boxes: Sequence[Box]) -> tuple[float, Box]:
+    def try_box(boxes: Sequence[Box]) -> tuple[float, Box]:
         agreements = _agreement(_blocks(_crops(sampled, boxes)), part_blocks, _FEWER_WORST)
         return max(zip(agreements.mean(axis=1).tolist(), boxes, strict=True))
 
-    best = tried(_FIRST_BOXES)
+    best = try_box(_FIRST_BOXES)
     for step in _REFINEMENTS:
         improved = True
         while improved:
-            nearby = tried(_nearby(best[1], step))
+            nearby = try_box(_nearby(best[1], step))
             improved = nearby[0] > best[0]
             best = max(best, nearby)
     (cropped,) = _crops(full, [best[1]])

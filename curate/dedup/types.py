@@ -115,7 +115,7 @@ class DedupClips:
         rows = np.flatnonzero(~self.old)
         ours = len(rows)
 
-        def joined(self_vectors: Vectors, other: Vectors) -> Vectors:
+        def concat_ids(self_vectors: Vectors, other: Vectors) -> Vectors:
             def read(selected: Places) -> NDArray[np.float32]:
                 in_self = selected < ours
                 parts = [
@@ -149,8 +149,8 @@ class DedupClips:
             sources=pa.concat_arrays(sources),
             quality=np.concatenate(padded),
             old=np.arange(ours + len(other_clips)) >= ours,
-            footage=joined(self.footage, other_clips.footage),
-            embedding=joined(self.embedding, other_clips.embedding),
+            footage=concat_ids(self.footage, other_clips.footage),
+            embedding=concat_ids(self.embedding, other_clips.embedding),
             fingerprint=fingerprint,
         )
 

@@ -46,7 +46,7 @@ def flow(grey: Floats) -> PictureMotion:
     Args:
         grey: Luminance, [n, h, w].
     """
-    halved = _halved(grey)
+    halved = _downscale(grey)
     motion, local, fastest = [], [], []
     for before, after in pairwise(halved):
         windows = window_motion(before, after)
@@ -97,14 +97,14 @@ def window_motion(before: Floats, after: Floats) -> Windows:
         down = right = 0
     a, b = _windows(before, after, tops, lefts, window, down, right)
     structured = a.std(axis=(1, 2)) >= _MIN_CONTRAST
-    changed = _changed(a, b) * structured
+    changed = _changed_share(a, b) * structured
     moved = np.zeros((len(positions), 2))
     if (visible := changed > 0).any():
         moved[visible] = _shift(a[visible], b[visible], part)
     return Windows(positions, np.array([right, down], np.float64), moved[:, ::-1], changed, structured)
 
 
-def _halved(grey: Floats) -> Floats:
+def _downscale(grey: Floats) -> Floats:
     """Downscale the pictures by a whole factor to a long side of about `_LONG_SIDE_PX`."""
     factor = min(max(1, round(max(grey.shape[1:]) / _LONG_SIDE_PX)), *grey.shape[1:])
     count, height, width = grey.shape
@@ -153,7 +153,7 @@ def _shift(before: Floats, after: Floats, taper: Floats) -> NDArray[np.float64]:
     return shifts
 
 
-def _changed(a: Floats, b: Floats) -> Floats:
+def _changed_share(a: Floats, b: Floats) -> Floats:
     """Return the changed share of each window [n, window, window], [n]: moving things may fill only a part."""
     side = min(_CELL_PX, a.shape[1])
     count, size = a.shape[0], a.shape[1] // side * side

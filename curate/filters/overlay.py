@@ -132,14 +132,14 @@ def _marks(grey: Edges) -> float:
     right = grey[:, :-1, 1:] - grey[:, :-1, :-1]
     down = grey[:, 1:, :-1] - grey[:, :-1, :-1]
     still = np.maximum.reduce([right.min(axis=0), -right.max(axis=0), down.min(axis=0), -down.max(axis=0)])
-    lasting = _edged(still).mean()
+    lasting = _edge_mask(still).mean()
     usual = np.median(
-        [_edged(np.maximum(np.abs(right[at]), np.abs(down[at]))).mean() for at in (0, len(grey) // 2, -1)]
+        [_edge_mask(np.maximum(np.abs(right[at]), np.abs(down[at]))).mean() for at in (0, len(grey) // 2, -1)]
     )
     return float(lasting) if lasting <= _MAX_STILL * usual else 0.0
 
 
-def _edged(edges: Edges) -> NDArray[np.bool_]:
+def _edge_mask(edges: Edges) -> NDArray[np.bool_]:
     """Return a mask of the tiles that hold edges, [rows, columns]."""
     rows, columns = (size // _MARK_TILE for size in edges.shape)
     tileable = (edges >= _MARK_EDGE)[: rows * _MARK_TILE, : columns * _MARK_TILE]

@@ -64,7 +64,7 @@ class LoudnessMeter:
         if kind != self._kind or len(self._waiting) == _AT_ONCE:
             self._measure()
             self._kind = kind
-        self._waiting.append(_scaled(frame))
+        self._waiting.append(_scale_samples(frame))
 
     def _measure(self) -> None:
         """Measure the frames that wait, which are of one kind."""
@@ -109,7 +109,7 @@ def sound_scores(sample: ClipSample) -> dict[str, float]:
     }
 
 
-def _scaled(frame: AudioFrame) -> NDArray[np.float32]:
+def _scale_samples(frame: AudioFrame) -> NDArray[np.float32]:
     """Return the samples of each channel, [channels, samples]; 1 is full scale."""
     samples = frame.to_ndarray()
     if samples.dtype == np.uint8:

@@ -10,8 +10,8 @@ from av.packet import Packet
 from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
-from reelweave.curate.frames.clocks.clock import repaired
-from reelweave.curate.frames.clocks.rates import snapped
+from reelweave.curate.frames.clocks.clock import repair_clock
+from reelweave.curate.frames.clocks.rates import snap_rate
 from reelweave.curate.frames.source import SourceError
 from reelweave.loader.dataset.samples.frames.shown_frames import has_variable_rate, times_of
 
@@ -64,7 +64,7 @@ def pace_of(
         of_gaps = (len(times_s) - 1) / float(times_s[-1])
         is_held = held_s > _HELD * float(np.median(np.diff(times_s)))
         if is_held and not (is_variable and abs(fps / of_gaps - 1) <= _RATE_TOLERANCE):
-            rate = of_gaps if is_variable else float(snapped(Fraction(of_gaps)))
+            rate = of_gaps if is_variable else float(snap_rate(Fraction(of_gaps)))
             return Pace(rate, float(times_s[-1]) + held_s, True)
     return Pace(fps, len(stamps) / fps, is_variable)
 
@@ -73,7 +73,7 @@ def _joined_times(stamps: Sequence[int | None], tick_s: float) -> NDArray[np.flo
     """Return when each frame begins, seconds after the first, where a clock starts anew; None elsewhere."""
     if None in stamps:
         return None
-    clock = repaired(stamps, tick_s)
+    clock = repair_clock(stamps, tick_s)
     return None if clock is None or not clock.breaks else (clock.ticks - clock.ticks[0]) * tick_s
 
 
@@ -83,7 +83,7 @@ def _pace_of_joined(times_s: NDArray[np.float64]) -> Pace:
             "is several recordings joined, each with a clock that starts anew, whose frames last unequally long;"
             " `reelweave curate` makes clips of each"
         )
-    fps = float(snapped(Fraction((len(times_s) - 1) / float(times_s[-1]))))
+    fps = float(snap_rate(Fraction((len(times_s) - 1) / float(times_s[-1]))))
     return Pace(fps, len(times_s) / fps, False)
 
 

@@ -11,7 +11,7 @@ from reelweave.curate.foreign.tar import CUT_CAPTION, ENDS_ITS_READER, MARKS, NO
 from reelweave.loader.dataset.manifest import Manifest
 from reelweave.loader.dataset.publishing.foreign import TarIndex
 from reelweave.loader.dataset.tars.media import MAX_CAPTION_CHARS, MEDIA, media_alike
-from reelweave.loader.text import counted
+from reelweave.loader.text import pluralize
 
 _SAID = {
     "variable_rate": (
@@ -59,8 +59,8 @@ def _on_readers(tars: Sequence[TarIndex]) -> Iterator[str]:
     if ended:
         _, source, path = ended[0]
         yield (
-            f"{counted(sum(count for count, *_ in ended), 'sample')} left out since reading them ended the process, the"
-            f" first: {source} (accounting.parquet says how); without {note_path(path)} the tar is read once more"
+            f"{pluralize(sum(count for count, *_ in ended), 'sample')} left out since reading them ended the process,"
+            f" the first: {source} (accounting.parquet says how); without {note_path(path)} the tar is read once more"
         )
 
 
@@ -77,7 +77,7 @@ def _on_keys(tars: Sequence[TarIndex], manifest: Manifest) -> Iterator[str]:
             f" and key ({qualified[0].key_prefix}KEY)"
         )
     if lost := reasons_of(tars)[""] - manifest.totals.samples:
-        what = counted(lost, "sample repeats a key of its", "samples repeat a key of their")
+        what = pluralize(lost, "sample repeats a key of its", "samples repeat a key of their")
         yield f"left out: {what} own tar; accounting.parquet names them"
 
 
@@ -86,7 +86,7 @@ def _on_captions(tars: Sequence[TarIndex]) -> Iterator[str]:
     if silent:
         _, key, path = silent[0]
         yield (
-            f"{counted(sum(count for count, *_ in silent), 'sample has', 'samples have')} a .txt or .json and no"
+            f"{pluralize(sum(count for count, *_ in silent), 'sample has', 'samples have')} a .txt or .json and no"
             f" caption in it, the first: {key} of {path}; read are the text of .txt, and caption, text or prompt of"
             " .json"
         )
@@ -95,17 +95,17 @@ def _on_captions(tars: Sequence[TarIndex]) -> Iterator[str]:
         tar, keys = bare[0]
         apart = sum(_without_media(tar, keys) for tar, keys in bare)
         yield (
-            f"{counted(sum(len(keys) for _, keys in bare), 'sample has', 'samples have')} no .txt or .json: training"
+            f"{pluralize(sum(len(keys) for _, keys in bare), 'sample has', 'samples have')} no .txt or .json: training"
             f" goes without a caption, the first: {keys[0]} of {tar.path}"
         ) + (f"; {apart} of them come again in their tar, without a video: {_SORTED}" if apart else "")
-    if cut := sum(_marked(tar, *CUT_CAPTION) for tar in tars):
-        what = counted(cut, "caption has", "captions have")
+    if cut := sum(_count_marked(tar, *CUT_CAPTION) for tar in tars):
+        what = pluralize(cut, "caption has", "captions have")
         yield (
             f"{what} more than {MAX_CAPTION_CHARS:,} characters: the rest is cut off (attributes:"
             f" {'='.join(CUT_CAPTION)} in index.parquet)"
         )
-    if replaced := sum(_replaced(tar) for tar in tars):
-        what = counted(replaced, "caption is", "captions are")
+    if replaced := sum(_count_replaced(tar) for tar in tars):
+        what = pluralize(replaced, "caption is", "captions are")
         yield f"{what} not UTF-8: what could not be read is U+FFFD in them; write them again as UTF-8"
 
 
@@ -114,19 +114,19 @@ def _on_media(tars: Sequence[TarIndex]) -> Iterator[str]:
     if several:
         _, (key, names), path = several[0]
         yield (
-            f"{counted(sum(count for count, *_ in several), 'sample holds', 'samples hold')} several videos or"
+            f"{pluralize(sum(count for count, *_ in several), 'sample holds', 'samples hold')} several videos or"
             f" pictures, and one of each counts; the first: {key} of {path} ({', '.join(names[:4])})."
             " A key ends at the first dot of a file's name"
         )
     for mark, (said, advice) in _SAID.items():
         name, value = MARKS[mark]
-        if marked := sum(_marked(tar, name, value) for tar in tars):
+        if marked := sum(_count_marked(tar, name, value) for tar in tars):
             verb, _, rest = said.partition(" ")
             said = f"{_SINGULAR[verb] if marked == 1 else verb} {rest}"
-            yield f"{counted(marked, 'sample')} {said} (attributes: {name}={value} in index.parquet); {advice}"
+            yield f"{pluralize(marked, 'sample')} {said} (attributes: {name}={value} in index.parquet); {advice}"
 
 
-def _marked(tar: TarIndex, name: str, value: str) -> int:
+def _count_marked(tar: TarIndex, name: str, value: str) -> int:
     """Return the number of usable samples of a tar that have an attribute of this value."""
     rows = tar.table.filter(pc.field("reason") == "")
     return pc.sum(pc.equal(pc.map_lookup(rows["attributes"], name, "first"), value)).as_py() or 0
@@ -147,7 +147,7 @@ def _with_several_media(tar: TarIndex) -> list[tuple[str, list[str]]]:
     return [(key, suffixes) for key, suffixes in named if len(suffixes) > 1]
 
 
-def _replaced(tar: TarIndex) -> int:
+def _count_replaced(tar: TarIndex) -> int:
     """Return the number of usable samples of a tar whose caption was no text in parts."""
     rows = tar.table.filter(pc.field("reason") == "")
     return pc.sum(pc.match_substring(rows["caption"], "\ufffd")).as_py() or 0

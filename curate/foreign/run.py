@@ -21,9 +21,9 @@ from reelweave.loader.dataset.publishing.writer import SIDECARS
 from reelweave.loader.dataset.schema import TABLES
 from reelweave.loader.dataset.tars.card import CARD, card_of_tars, place_card
 from reelweave.loader.errors import RunError, UsageError
-from reelweave.loader.storage import ObjectInfo, Storage, StorageConfig, leased, open_storage
+from reelweave.loader.storage import ObjectInfo, Storage, StorageConfig, hold_lease, open_storage
 from reelweave.loader.storage.scratch import Scratch
-from reelweave.loader.text import counted
+from reelweave.loader.text import pluralize
 
 PACKED = (".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst", ".tar.lz4")
 
@@ -83,7 +83,7 @@ def index_tars(
     beside = place.root == tars.root
     if not beside:  # refuse a place that readers of the index may not follow before tars are read
         open_storage(tars.root, config, place.uri(MANIFEST))
-    with leased(place, "reelweave index") as held, Scratch("reelweave-index-") as folder:
+    with hold_lease(place, "reelweave index") as held, Scratch("reelweave-index-") as folder:
         return _index(tars, held, beside, shards, workers or processors(), progress, Path(folder))
 
 
@@ -100,10 +100,10 @@ def _index(
     foreign = Foreign(uri=None if beside else tars.root)
     found, others = chosen_tars(list(tars.list()), shards, tars.root)
     previous, with_sidecars = _begin(place, foreign, is_beside=beside)
-    known = _known(place, found, folder)
+    known = _load_known(place, found, folder)
     todo = [info for info in found if info.path not in known]
     read_tars(tars, place, todo, found, workers, progress)
-    known |= _known(place, todo, folder)
+    known |= _load_known(place, todo, folder)
     if lost := [info.path for info in found if info.path not in known]:
         raise RunError(f"{tars.uri(lost[0])} changed while it was read; run the same command again")
     indices = [known[info.path] for info in found]
@@ -119,7 +119,7 @@ def _index(
     ]
     if others:
         notes.append(
-            f"{counted(len(others), 'file matches', 'files match')} --shards {shards} and, by the end of the name,"
+            f"{pluralize(len(others), 'file matches', 'files match')} --shards {shards} and, by the end of the name,"
             f" no tar: left out, the first: {others[0]}"
         )
     if beside and not place_card(place, card_of_tars([tar.path for tar in indices], is_all=shards is None)):
@@ -191,7 +191,7 @@ def _begin(place: Storage, foreign: Foreign, is_beside: bool) -> tuple[Manifest 
     return None, b"true" in place.read(_BEGUN)
 
 
-def _known(place: Storage, found: Sequence[ObjectInfo], folder: Path) -> dict[str, TarIndex]:
+def _load_known(place: Storage, found: Sequence[ObjectInfo], folder: Path) -> dict[str, TarIndex]:
     """Return the results of tars that are still the same; their tables are copied to a folder of this machine."""
 
     def read(info: ObjectInfo) -> TarIndex | None:

@@ -33,7 +33,7 @@ class SizeHeaders:
         self._known: set[bytes] = set()
         if self._codec in _PARAMETERS:
             self._prefix = prefix_bytes(header, self._codec)
-            self._known |= set(self._sets(_stored(header, self._codec))) if self._prefix else set()
+            self._known |= set(self._sets(_read_units(header, self._codec))) if self._prefix else set()
         self._av1 = Av1Sizes()
         self.change = False
 
@@ -73,20 +73,20 @@ class SizeHeaders:
         yield from (unit.rstrip(b"\0") for unit in units if unit and unit[0] >> shift & mask == kind)
 
 
-def _stored(header: bytes, codec: str) -> Iterator[bytes]:
+def _read_units(header: bytes, codec: str) -> Iterator[bytes]:
     """Yield the NAL units of a header of MP4 or Matroska: ISO/IEC 14496-15, 5.3.3.1 and 8.3.3.1."""
     if codec == "h264":
-        yield from _counted(header, 6, header[5] & 0x1F if len(header) > 5 else 0)
+        yield from _read_counted_units(header, 6, header[5] & 0x1F if len(header) > 5 else 0)
         return
     at = 23
     for _ in range(header[22] if len(header) > 22 else 0):
         count = int.from_bytes(header[at + 1 : at + 3], "big")
-        units = list(_counted(header, at + 3, count))
+        units = list(_read_counted_units(header, at + 3, count))
         yield from units
         at += 3 + sum(2 + len(unit) for unit in units)
 
 
-def _counted(header: bytes, at: int, count: int) -> Iterator[bytes]:
+def _read_counted_units(header: bytes, at: int, count: int) -> Iterator[bytes]:
     for _ in range(count):
         begin = at + 2
         at = begin + int.from_bytes(header[at:begin], "big")

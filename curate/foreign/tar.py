@@ -139,14 +139,14 @@ def _row(sample: TarSample, path: str, doubt: str) -> Row:
     if row["reason"] or sample.region is None:
         return row
     try:
-        return {**row, **_described(sample.region)}
+        return {**row, **_describe_sample(sample.region)}
     except MachineError:
         raise
     except (SourceError, RunError) as error:
         return {**row, "reason": str(error)}
 
 
-def _described(region: bytes) -> Row:
+def _describe_sample(region: bytes) -> Row:
     """Return the columns that describe a sample."""
     _, members = read_sample(region)
     suffix = media_suffix(members)

@@ -8,14 +8,14 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from reelweave.curate.frames.clocks.clock import repaired
+from reelweave.curate.frames.clocks.clock import repair_clock
 from reelweave.curate.frames.clocks.rates import (
     STANDARD_RATES,
     TIE_S,
     choose_clip_rate,
     choose_rate,
     fleeting,
-    snapped,
+    snap_rate,
 )
 from reelweave.curate.frames.interlace import FieldOrder
 from reelweave.curate.frames.picture import Shape
@@ -115,7 +115,7 @@ def timeline(
         durations: Duration of every frame in ticks, 0 where unknown.
         promised_s: Duration in the header, seconds, to which a last picture is held at most.
     """
-    clock = repaired(pts, float(time_base), durations)
+    clock = repair_clock(pts, float(time_base), durations)
     if clock is None:
         rate = _counted_rate(pts, time_base, stated_rate)
         return FrameTimes(np.arange(len(pts) + 1) / float(rate), rate, True, damage, deinterlace)
@@ -172,7 +172,7 @@ def _counted_rate(pts: list[int | None], time_base: Fraction, stated: Fraction |
     period_s = int(np.median(gaps)) * time_base
     if 2 * np.count_nonzero(gaps == np.median(gaps)) > len(gaps) and rate * period_s > _SEVERAL_TICKS:
         return 1 / period_s
-    measured = snapped(Fraction(1 / float(gaps.mean() * time_base)).limit_denominator(1001))
+    measured = snap_rate(Fraction(1 / float(gaps.mean() * time_base)).limit_denominator(1001))
     return measured if stated not in STANDARD_RATES and measured in STANDARD_RATES else rate
 
 

@@ -153,7 +153,7 @@ def _lines(frame: VideoFrame) -> NDArray[np.float32]:
     return rows[:, : frame.width : max(1, frame.width // _COLUMNS)].astype(np.float32)
 
 
-def deinterlaced(
+def deinterlace(
     frames: Iterable[VideoFrame], pulldown: FieldOrder | None = None, unmarked: FieldOrder | None = None
 ) -> Iterator[VideoFrame]:
     """Yield the same number of frames in the same order, with interlaced frames as full pictures.
@@ -174,7 +174,7 @@ def deinterlaced(
     for frame in frames:
         kind = (frame.width, frame.height, frame.format.name)
         if graph is not None and kind != made_for:
-            yield from _pulled(graph, None, waiting)
+            yield from _pull_frames(graph, None, waiting)
             graph = None
         if graph is None:
             is_progressive = pulldown is None and unmarked is None and not frame.interlaced_frame
@@ -188,12 +188,12 @@ def deinterlaced(
                 kind,
             )
         waiting.append(frame)
-        yield from _pulled(graph, frame, waiting)
+        yield from _pull_frames(graph, frame, waiting)
     if graph is not None:
-        yield from _pulled(graph, None, waiting)
+        yield from _pull_frames(graph, None, waiting)
 
 
-def _pulled(graph: Graph, frame: VideoFrame | None, waiting: deque[VideoFrame]) -> Iterator[VideoFrame]:
+def _pull_frames(graph: Graph, frame: VideoFrame | None, waiting: deque[VideoFrame]) -> Iterator[VideoFrame]:
     """Push a frame, or None for the end, and yield the finished frames with their own time stamps."""
     graph.push(frame)
     for finished in _pull(graph):

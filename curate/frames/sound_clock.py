@@ -305,7 +305,7 @@ def _sound_steps(own_s: Seconds, lasting_s: Seconds) -> Iterator[_Step]:
     suspects = np.flatnonzero(np.abs(away_s) > np.maximum(_LEAST_STEP_S, 1.5 * lasting_s[:-1])) + 1
     if (away_s[suspects - 1] < 0).sum() > max(1, _MOST_STEPS * len(own_s)):
         return
-    squeezed = _squeezed(own_s, suspects)
+    squeezed = _squeezed_mask(own_s, suspects)
     for packet in suspects[~squeezed].tolist():
         before, after = begun_s[max(0, packet - _AROUND) : packet], begun_s[packet : packet + _AROUND]
         if min(len(before), len(after)) < _LEAST_AROUND:
@@ -315,7 +315,7 @@ def _sound_steps(own_s: Seconds, lasting_s: Seconds) -> Iterator[_Step]:
             yield _Step(packet, -float(away_s[packet - 1]))
 
 
-def _squeezed(own_s: Seconds, suspects: NDArray[np.intp]) -> NDArray[np.bool_]:
+def _squeezed_mask(own_s: Seconds, suspects: NDArray[np.intp]) -> NDArray[np.bool_]:
     """Return a mask of the steps back at which a muxer let time stand still, and of the step that ends each such run.
 
     Each packet of MPEG-TS holds several of sound, so the stamps begin at the same time over and over. Behind the run

@@ -80,18 +80,18 @@ def open_video(
     Raises:
         SourceError: The file is no accepted container, or holds no video stream.
     """
-    container = _opened(file, max_pixels, containers)
+    container = _open_container(file, max_pixels, containers)
     frames: dict[int, int] = {}
     if len(pictures_of(container)) > 1:
         with container:
             frames = count_frames(container)
         file.seek(0)
-        container = _opened(file, max_pixels, containers)
+        container = _open_container(file, max_pixels, containers)
     with container:
-        if not pictures_of(container) and (reason := _unfinished(file)):
+        if not pictures_of(container) and (reason := _missing_index(file)):
             raise SourceError(reason)
         try:
-            stream = _chosen(container, frames)
+            stream = _choose_stream(container, frames)
         except SourceError as error:  # the head of an encrypted tag of FLV reads as a codec that nobody knows
             raise SourceError(encryption(file) or str(error)) from error
         # One thread decodes damaged streams deterministically; parallelism comes from other sources.
@@ -107,7 +107,7 @@ def open_video(
             raise SourceError(encryption(file) or encrypted_words("unknown scheme")) from error
 
 
-def _opened(file: BinaryIO, max_pixels: int, containers: str) -> InputContainer:
+def _open_container(file: BinaryIO, max_pixels: int, containers: str) -> InputContainer:
     try:
         return av.open(
             file,
@@ -123,7 +123,7 @@ def _opened(file: BinaryIO, max_pixels: int, containers: str) -> InputContainer:
             raise SourceError("the file is empty") from error
         raise SourceError(
             encryption(file)
-            or _unfinished(file)
+            or _missing_index(file)
             or _raw_stream(file)
             or (_other_kind(file) if containers == CONTAINERS else None)
             or "cannot be opened: no video container, or encrypted as a whole, or its index is missing or damaged"
@@ -165,7 +165,7 @@ def _playlist(head: bytes) -> str:
     return f"{words}; those files are encrypted ({', '.join(sorted(map(bytes.decode, methods)))}): decrypt them first"
 
 
-def _unfinished(file: BinaryIO) -> str | None:
+def _missing_index(file: BinaryIO) -> str | None:
     """Return what is wrong with an MP4 or MOV file without its index, or None for other files."""
     box_kinds = set[bytes]()
     for kind, _, _ in boxes(file):
@@ -195,7 +195,7 @@ def without_frames(file: BinaryIO) -> str:
     return "no frame could be decoded"
 
 
-def _chosen(container: InputContainer, frames: dict[int, int]) -> VideoStream:
+def _choose_stream(container: InputContainer, frames: dict[int, int]) -> VideoStream:
     if not pictures_of(container):
         raise SourceError("has no video stream")
     if not any(map(has_decoder, pictures_of(container))):

@@ -205,7 +205,7 @@ def _cadence(evidence: Floats) -> list[int]:
     return repeats[::-1]
 
 
-def inverted(line: FrameTimes, pulldown: Pulldown) -> FrameTimes:
+def invert_pulldown(line: FrameTimes, pulldown: Pulldown) -> FrameTimes:
     """Return the timeline of a film's own frames: repeats last an instant, and the others share their time evenly.
 
     Frames keep their numbers. Clips have four fifths of the rate.

@@ -7,7 +7,7 @@ from reelweave.curate.ledger.ledger import Ledger
 from reelweave.curate.sources.addresses import is_unanswered
 from reelweave.curate.sources.inputs import SourceRef
 from reelweave.curate.sources.segments import Segment, from_stored
-from reelweave.loader.text import counted
+from reelweave.loader.text import pluralize
 
 
 def as_known(ledger: Ledger, sources: Sequence[SourceRef]) -> tuple[Sequence[SourceRef], int]:
@@ -26,7 +26,7 @@ def as_known(ledger: Ledger, sources: Sequence[SourceRef]) -> tuple[Sequence[Sou
     ], len(known)
 
 
-def joined(
+def join_runs(
     ledger: Ledger, inputs: Sequence[str], sources: Sequence[SourceRef]
 ) -> tuple[list[str], list[SourceRef], tuple[str, ...]]:
     """Return inputs and sources of all runs, and notes; a source that is named again is looked up anew."""
@@ -42,7 +42,9 @@ def joined(
     all_inputs = list(dict.fromkeys([*before["inputs"], *inputs]))
     notes: tuple[str, ...] = ()
     if earlier_sources:
-        notes = (f"kept, though not in the input: {counted(len(earlier_sources), 'source')} of earlier runs",)
+        notes = (
+            f"kept, though not in the input: {pluralize(len(earlier_sources), 'source')} of earlier runs",
+        )
     spans = {row["uri"]: _spans(from_stored(row.get("segments", ()))) for row in before["sources"]}
     if changed := sum(
         spans.get(source.uri, source_spans) != source_spans
@@ -50,7 +52,7 @@ def joined(
         for source_spans in [_spans(source.segments)]
     ):
         notes += (
-            f"{counted(changed, 'film is', 'films are')} listed with other segments than before, which replace the"
+            f"{pluralize(changed, 'film is', 'films are')} listed with other segments than before, which replace the"
             " earlier ones",
         )
     return all_inputs, sorted([*sources, *earlier_sources], key=lambda source: source.uri), notes

@@ -49,7 +49,7 @@ class AestheticHead:
             raise UsageError("aesthetic.weights is empty; give the file of an aesthetic head")
         self._config = config
         path = Path(config.weights)
-        self._weight, self._bias = flattened(_read(path), str(path))
+        self._weight, self._bias = flatten_layers(_read(path), str(path))
         self.sha256 = file_sha256(path)
 
     def check(self, width: int) -> None:
@@ -72,11 +72,11 @@ class AestheticHead:
 
 
 def picture_scores(frames: Floats, weight: NDArray[np.float64], bias: float) -> NDArray[np.float64]:
-    """Return the scores [n] of unit vectors [n, D] under a head from `flattened`."""
+    """Return the scores [n] of unit vectors [n, D] under a head from `flatten_layers`."""
     return np.asarray(frames.astype(np.float64) @ weight + bias, np.float64)
 
 
-def flattened(tensors: dict[str, Floats], name: str) -> tuple[NDArray[np.float64], float]:
+def flatten_layers(tensors: dict[str, Floats], name: str) -> tuple[NDArray[np.float64], float]:
     """Multiply a row of linear layers out to one: weight [D] and bias.
 
     Args:

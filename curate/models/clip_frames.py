@@ -65,7 +65,7 @@ def clip_pictures(
                 raise ClipError("the clip holds no frames")
             if stream.frames and frames != stream.frames:
                 raise ClipError(f"the clip is cut off: it holds {frames} of {stream.frames} frames")
-            chosen = _wanted(frames, rate, fps, count)
+            chosen = _frame_indices(frames, rate, fps, count)
             container.seek(0)
             scaler, sdr = VideoReformatter(), SdrConverter()
             pictures: list[NDArray[np.uint8]] = []
@@ -80,7 +80,7 @@ def clip_pictures(
     raise ClipError(f"the clip decodes to {index + 1} frames instead of {frames}")
 
 
-def _wanted(frames: int, rate: float, fps: float | None, count: int | None) -> list[int]:
+def _frame_indices(frames: int, rate: float, fps: float | None, count: int | None) -> list[int]:
     """Return rising frame numbers; the frame shown at a time is the last one that began before it."""
     if fps is not None:
         shown = np.arange(0, frames / rate, 1 / fps) * rate

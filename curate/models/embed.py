@@ -195,7 +195,7 @@ class ClipEmbedder:
         return self._open_clip().cut(words)
 
     def _embedding(self, frames: Floats, times_s: NDArray[np.float64]) -> Embedding | Fault:
-        vector = pooled(frames)
+        vector = pool_frames(frames)
         if vector is None:
             return Fault("the model gives numbers that are not finite, or pictures that cancel each other")
         return Embedding(vector.astype(self._config.dtype), frames, times_s)
@@ -221,7 +221,7 @@ class ClipEmbedder:
         return model
 
 
-def pooled(frames: Floats) -> Floats | None:
+def pool_frames(frames: Floats) -> Floats | None:
     """Return the mean of unit vectors, float32 [n, D], at unit length; None where it is not finite or zero."""
     mean = frames.astype(np.float64).mean(axis=0)
     length = float(np.linalg.norm(mean))
@@ -236,7 +236,7 @@ class _Fitted:
     picture_size = PICTURE
 
     def __call__(self, pictures: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        return np.stack([_fitted(picture) for picture in pictures])
+        return np.stack([_fit_picture(picture) for picture in pictures])
 
 
 class _Perceptual:
@@ -248,7 +248,7 @@ class _Perceptual:
         return [describe(block) for block in blocks]
 
 
-def _fitted(picture: NDArray[np.uint8]) -> NDArray[np.uint8]:
+def _fit_picture(picture: NDArray[np.uint8]) -> NDArray[np.uint8]:
     if picture.shape[1::-1] == PICTURE:
         return picture
     return np.asarray(Image.fromarray(picture).resize(PICTURE, Image.Resampling.BOX))

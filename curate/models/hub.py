@@ -37,7 +37,7 @@ def check_hub(repository: str, setting: str) -> None:
             ) from error
 
 
-def cached(repository: str) -> Path | None:
+def cached_folder(repository: str) -> Path | None:
     """Return the folder of a model in this machine's cache, or None."""
     from huggingface_hub import snapshot_download
 
@@ -58,7 +58,7 @@ def hub_commit(repository: str) -> str:
     try:
         return str(HfApi().model_info(repository, timeout=_TIMEOUT_S).sha)
     except Exception as error:
-        if (folder := cached(repository)) is not None:
+        if (folder := cached_folder(repository)) is not None:
             return folder.name
         raise UsageError(
             f"{repository} is not in this machine's model cache, and the hub does not give it"

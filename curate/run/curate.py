@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from reelweave.curate.config import CurateConfig
 from reelweave.curate.filters.measure import ADDED
-from reelweave.curate.ledger.known_sources import as_known, joined
+from reelweave.curate.ledger.known_sources import as_known, join_runs
 from reelweave.curate.ledger.ledger import LEDGER, Ledger, digest_of
 from reelweave.curate.ledger.redo import begin_redo, end_redo
 from reelweave.curate.run.driver import Driver
@@ -27,14 +27,14 @@ from reelweave.curate.run.stages.model_stage import ModelStage
 from reelweave.curate.run.stages.model_stages import availability, check, model_digests, model_stages
 from reelweave.curate.run.state import CurationState
 from reelweave.curate.run.tables.clips import clip_ids
-from reelweave.curate.run.tables.columns import column, equal, kept, places_in, texts_of
+from reelweave.curate.run.tables.columns import column, equal, filter_rows, places_in, texts_of
 from reelweave.curate.run.tables.places import identities_of
 from reelweave.curate.run.tables.samples import accounting_table, scores_table
-from reelweave.curate.run.undone import unanswered
+from reelweave.curate.run.undone import describe_unanswered
 from reelweave.curate.run.write_shards import write_shards
 from reelweave.curate.source_pass.part_store import PARTS
 from reelweave.curate.source_pass.stage import KILLED
-from reelweave.curate.sources.inputs import SourceRef, list_sources, shown
+from reelweave.curate.sources.inputs import SourceRef, list_sources, redact_input
 from reelweave.curate.takedown.forget import forget
 from reelweave.curate.takedown.takedown import TakeDowns
 from reelweave.loader.dataset import ACCOUNTING, SCORES, Content, Dataset, Manifest, publish, settle
@@ -42,8 +42,8 @@ from reelweave.loader.dataset.manifest import MANIFEST
 from reelweave.loader.dataset.publishing.publication import read_once
 from reelweave.loader.errors import UsageError
 from reelweave.loader.settings import differences
-from reelweave.loader.storage import Storage, leased, open_storage
-from reelweave.loader.text import counted
+from reelweave.loader.storage import Storage, hold_lease, open_storage
+from reelweave.loader.text import pluralize
 
 COMMAND = "reelweave curate"
 VERSIONED = ("reelweave", "av", "numpy", "pyarrow")
@@ -102,7 +102,7 @@ def curate(
             is published, and the same call goes on.
         RunError: the environment failed; finished work is kept for the next run.
     """
-    with leased(open_storage(out, config.storage), COMMAND) as storage:
+    with hold_lease(open_storage(out, config.storage), COMMAND) as storage:
         change = Change(update or retry_failed or redo_older, retry_failed, redo_older)
         outcome = _curate(inputs, storage, config, progress, change, say)
         write_beside(storage, beside or {}, only_missing=outcome.already_there)
@@ -176,11 +176,11 @@ def asked_for(inputs: Sequence[str], storage: Storage, config: CurateConfig, upd
     sources, silent = as_known(ledger, sources)
     if silent:
         listing_notes.append(
-            f"{counted(silent, 'source')} whose web server gives no answer now: meant as an earlier run found it"
+            f"{pluralize(silent, 'source')} whose web server gives no answer now: meant as an earlier run found it"
         )
-    inputs = [shown(text) for text in inputs]
+    inputs = [redact_input(text) for text in inputs]
     if dataset is not None and update:
-        inputs, sources, notes = joined(ledger, inputs, sources)
+        inputs, sources, notes = join_runs(ledger, inputs, sources)
     settings: dict[str, Any] = {
         "curate": config.content(),
         "inputs": list(inputs),
@@ -213,7 +213,7 @@ def _curate(
         if not (change.redo_older and older):
             settle(dataset)
             _tidy(ledger, dataset, config)
-            notes = (*request.notes, *older, *unanswered(dataset), *finish_status(ledger))
+            notes = (*request.notes, *older, *describe_unanswered(dataset), *finish_status(ledger))
             return Outcome(dataset.manifest, already_there=True, notes=notes)
     if dataset is not None and not change.update:
         raise _other_dataset(dataset.manifest.config, settings, storage.root)
@@ -237,11 +237,11 @@ def _curate(
     content = Content(
         accounting=read_once((accounting_table(table, listed) for table in clips), ACCOUNTING),
         scores=read_once((scores_table(table, listed) for table in clips), SCORES),
-        config=dict(settings) | _revised(state),
+        config=dict(settings) | _manifest_revisions(state),
         versions={**versions(), **weights},
         removals=dataset.manifest.removals if dataset is not None else [],
     )
-    rejected = pa.concat_arrays([_rejected(table) for table in clips])
+    rejected = pa.concat_arrays([_rejected_ids(table) for table in clips])
     seconds = driver.seconds()
     notes = (*driver.notes(), *_unreadable(clips), *state.copies.notes, *_remarks(clips))
     del state, driver, clips  # publishing takes as much memory again
@@ -251,11 +251,11 @@ def _curate(
     end_redo(ledger)
     published = Dataset(storage)
     _tidy(ledger, published, config, rejected)
-    notes = (*notes, *unanswered(published), *finish_status(ledger))
+    notes = (*notes, *describe_unanswered(published), *finish_status(ledger))
     return Outcome(manifest, False, (*missing, *request.notes, *open_work, *notes), seconds)
 
 
-def _revised(state: CurationState) -> dict[str, dict[str, int]]:
+def _manifest_revisions(state: CurationState) -> dict[str, dict[str, int]]:
     """Return the revisions of the code that decided a dataset, and the scores that no clip lacks, for its manifest."""
     revisions = state.config.revisions()
     if state.dataset is not None and not state.writes_all:
@@ -280,9 +280,9 @@ def _older(request: Asked, config: CurateConfig) -> tuple[str, ...]:
     return sentences(work_of(state, None, redo_older=False))
 
 
-def _rejected(clips: pa.Table) -> pa.Array:
+def _rejected_ids(clips: pa.Table) -> pa.Array:
     """Return the identities of clips that may come back."""
-    return clip_ids(kept(clips, ~equal(clips, "state", "kept") & ~equal(clips, "sha256", "")))
+    return clip_ids(filter_rows(clips, ~equal(clips, "state", "kept") & ~equal(clips, "sha256", "")))
 
 
 def _unreadable(clips: Iterable[pa.Table]) -> tuple[str, ...]:
@@ -290,14 +290,14 @@ def _unreadable(clips: Iterable[pa.Table]) -> tuple[str, ...]:
     names = [
         name
         for table in clips
-        for name in column(kept(table, equal(table, "state", "kept")), "caption_source").to_pylist()
+        for name in column(filter_rows(table, equal(table, "state", "kept")), "caption_source").to_pylist()
         if name and name.startswith(_UNREADABLE)
     ]
     if not names:
         return ()
     first = names[0].removeprefix(_UNREADABLE)
     return (
-        f"{counted(len(names), 'clip has', 'clips have')} no caption, since a sidecar is not"
+        f"{pluralize(len(names), 'clip has', 'clips have')} no caption, since a sidecar is not"
         f" UTF-8 (the first: {first}); write it again as"
         " UTF-8 and run the command with --update",
     )
@@ -308,11 +308,11 @@ def _remarks(clips: Iterable[pa.Table]) -> tuple[str, ...]:
     counts = Counter(
         reason
         for table in clips
-        for reason in column(kept(table, equal(table, "state", "kept")), "reason").to_pylist()
+        for reason in column(filter_rows(table, equal(table, "state", "kept")), "reason").to_pylist()
         if reason
     )
     return tuple(
-        f"{counted(count, 'clip')}: {reason} (accounting.parquet, reason)"
+        f"{pluralize(count, 'clip')}: {reason} (accounting.parquet, reason)"
         for reason, count in sorted(counts.items())
     )
 

@@ -28,7 +28,7 @@ from reelweave.curate.run.stages.measure_scores import STAGE as MEASURE
 from reelweave.curate.run.stages.measure_scores import MeasureScores
 from reelweave.curate.run.stages.model_stages import pipeline_stages
 from reelweave.curate.run.state import CurationState
-from reelweave.curate.run.tables.columns import column, kept, mask_of, places_in
+from reelweave.curate.run.tables.columns import column, filter_rows, mask_of, places_in
 from reelweave.curate.run.tables.partitions import Partitions
 from reelweave.curate.run.undone import Undone
 from reelweave.curate.source_pass.at_work import watching
@@ -117,7 +117,9 @@ class Driver:
                 return clips
             gone: list[pa.Table] = []
             for before, after in zip(clips, finished, strict=True):
-                gone.append(kept(after, mask_of(pc.not_equal(after.column("state"), before.column("state")))))
+                gone.append(
+                    filter_rows(after, mask_of(pc.not_equal(after.column("state"), before.column("state"))))
+                )
                 spans = (column(gone[-1], name).to_pylist() for name in ("source", "part"))
                 failed |= set(zip(*spans, strict=True))
             keys = pa.concat_arrays([column(table, "key") for table in gone])

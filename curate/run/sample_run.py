@@ -21,12 +21,12 @@ from reelweave.curate.run.outlook.work import Work, work_of
 from reelweave.curate.run.runners.progress import STATUS, Progress
 from reelweave.curate.run.stages.model_stages import check, model_digests, model_stages
 from reelweave.curate.run.state import CurationState
-from reelweave.curate.run.tables.columns import column, equal, kept
+from reelweave.curate.run.tables.columns import column, equal, filter_rows
 from reelweave.curate.run.tables.partitions import Partitions
 from reelweave.curate.sources.headers import read_headers
 from reelweave.curate.sources.inputs import SourceRef, list_sources
 from reelweave.loader.errors import UsageError
-from reelweave.loader.storage import leased, open_storage
+from reelweave.loader.storage import hold_lease, open_storage
 
 
 def forecast_curation(
@@ -49,7 +49,7 @@ def forecast_curation(
         UsageError: no source is found, or a model is not available.
         RunError: the environment failed.
     """
-    with leased(open_storage(out, config.storage), COMMAND) as storage:
+    with hold_lease(open_storage(out, config.storage), COMMAND) as storage:
         ledger = Ledger(storage)
         sources = list_sources(inputs, config.storage)
         stages = model_stages(config)
@@ -93,7 +93,7 @@ def forecast_update(
     Raises:
         UsageError: no source is found, or a model is not available.
     """
-    with leased(open_storage(out, config.storage), COMMAND) as storage:
+    with hold_lease(open_storage(out, config.storage), COMMAND) as storage:
         request = asked_for(inputs, storage, config, update=True)
         if request.dataset is None:
             return None
@@ -112,7 +112,7 @@ def _costs(
     count = len(state.listed)
     counts, clip_bytes, clip_s = np.zeros(count, np.int64), np.zeros(count), np.zeros(count)
     for table in clips:
-        table = kept(table, equal(table, "state", "kept"))
+        table = filter_rows(table, equal(table, "state", "kept"))
         source_indices = column(table, "source").to_numpy()
         counts += np.bincount(source_indices, minlength=count)
         clip_bytes += np.bincount(source_indices, column(table, "clip_bytes").to_numpy(), count)

@@ -16,7 +16,7 @@ from reelweave.curate.dedup.text_hashes import TextPlaces
 from reelweave.curate.ledger.ledger import Ledger
 from reelweave.curate.ledger.records import from_json
 from reelweave.curate.run.stages.clip_stages import clip_bytes
-from reelweave.curate.run.tables.columns import column, copied
+from reelweave.curate.run.tables.columns import column, copy_rows
 from reelweave.curate.run.tables.samples import embedding_digests, from_ipc, index_columns, to_ipc, vectors_of
 from reelweave.curate.source_pass.tasks import ClipPlace
 from reelweave.loader.dataset import Dataset, Sample, ShardRecord, write_shard
@@ -49,7 +49,7 @@ class ShardPlan:
             name for name in samples.column_names if samples.column(name).null_count == len(samples)
         ]
         content = samples.drop_columns({*unmeasured, "place.shard", "place.offset", "place.size"})
-        digest = hashlib.sha256(to_ipc(copied(content))).hexdigest()
+        digest = hashlib.sha256(to_ipc(copy_rows(content))).hexdigest()
         return ShardPlan(index, f"{index:06d}-{digest[:16]}", samples)
 
     @property
@@ -178,7 +178,7 @@ class GroupNumbers:
         return ranks
 
 
-def untouched(shards: Sequence[ShardRecord], new_samples: pa.Table) -> list[ShardRecord]:
+def untouched_shards(shards: Sequence[ShardRecord], new_samples: pa.Table) -> list[ShardRecord]:
     """Return the shards of the present revision that may stay as they are: all their samples are wanted, unchanged."""
     keys = TextPlaces(column(new_samples, "key"))
 

@@ -23,16 +23,16 @@ from reelweave.curate.run.stages.footage import MatchMany
 from reelweave.curate.run.stages.model_stage import ModelStage
 from reelweave.curate.run.stages.model_stages import judge_of
 from reelweave.curate.run.stages.text_embed_stage import TEXT_EMBED
-from reelweave.curate.run.tables.clips import CLIPS, by_span, clip_ids, from_records, joined, to_records
+from reelweave.curate.run.tables.clips import CLIPS, by_span, clip_ids, concat_clips, from_records, to_records
 from reelweave.curate.run.tables.closed import ClosedSources
-from reelweave.curate.run.tables.columns import Mask, column, equal, kept, mask_of, taken, texts_of
+from reelweave.curate.run.tables.columns import Mask, column, equal, filter_rows, mask_of, take_rows, texts_of
 from reelweave.curate.run.tables.compare import (
     taken_down,
     without_copies,
     without_duplicates,
     without_known,
 )
-from reelweave.curate.run.tables.judge import judged
+from reelweave.curate.run.tables.judge import judge_clips
 from reelweave.curate.run.tables.kept import KeptClips, is_kept
 from reelweave.curate.run.tables.partitions import Partitions, partition_of
 from reelweave.curate.run.tables.places import places_of
@@ -42,7 +42,7 @@ from reelweave.curate.source_pass.cut_source import STAGE as CUT
 from reelweave.curate.source_pass.cut_source import CutSource, arrays_name, arrays_of
 from reelweave.curate.source_pass.tasks import ClipPlace, ClipTask, CurationTask, SourceTask
 from reelweave.curate.sources.inputs import SourceRef
-from reelweave.curate.takedown.takedown import TakeDowns, emptied
+from reelweave.curate.takedown.takedown import TakeDowns, empty_record
 from reelweave.loader.dataset import Dataset
 
 Results = Mapping[str, pa.Table]
@@ -155,8 +155,8 @@ class CurationState:
             return np.zeros(len(clips), bool)
         results = self._known(partition, clips)
         mask = mask_of(pc.is_in(column(results[stage.name], "id"), value_set=older))
-        some = {name: kept(table, mask) for name, table in results.items()}
-        mask[mask] = equal(self._judged(kept(clips, mask), some), "state", "kept")
+        some = {name: filter_rows(table, mask) for name, table in results.items()}
+        mask[mask] = equal(self._judged(filter_rows(clips, mask), some), "state", "kept")
         return mask
 
     def forget_failures(self) -> None:
@@ -170,7 +170,7 @@ class CurationState:
         staged = self.staged()
         lost: list[str] = []
         for table in clips:
-            remaining = kept(table.select(_IDENTITY), equal(table, "state", "kept"))
+            remaining = filter_rows(table.select(_IDENTITY), equal(table, "state", "kept"))
             source_indices = np.unique(
                 column(remaining, "source").to_numpy()[~self.at_hand(remaining, staged)]
             )
@@ -196,11 +196,13 @@ class CurationState:
         self.place_results()
         for partition in range(self.closed.partitions):
             clips = self._clips(partition, selected)
-            clips = kept(clips, self.todo(partition, clips, self.beside))
+            clips = filter_rows(clips, self.todo(partition, clips, self.beside))
             source_indices = column(clips, "source").to_numpy()
             lost = np.unique(source_indices[~self.at_hand(clips, staged)])
             tasks += (self._source_task(self.listed[index]) for index in lost.tolist())
-            tasks += self._clip_tasks(partition, kept(clips, ~np.isin(source_indices, lost)), self.beside)
+            tasks += self._clip_tasks(
+                partition, filter_rows(clips, ~np.isin(source_indices, lost)), self.beside
+            )
         return tasks
 
     def later_tasks(self, clips: Partitions) -> tuple[int, Iterator[ClipTask]]:
@@ -213,21 +215,23 @@ class CurationState:
         def tasks() -> Iterator[ClipTask]:
             for partition, mask in enumerate(todo):
                 if mask.any():
-                    yield from self._clip_tasks(partition, kept(clips.read(partition), mask), self.later)
+                    yield from self._clip_tasks(
+                        partition, filter_rows(clips.read(partition), mask), self.later
+                    )
 
         return sum(int(mask.sum()) for mask in todo), tasks()
 
     def todo(self, partition: int, clips: pa.Table, stages: Sequence[ClipStage]) -> Mask:
         """Return which clips no threshold rejects that lack a stage."""
         todo = equal(clips, "state", "kept")
-        results = self._known(partition, kept(clips.select(_IDENTITY), todo))
+        results = self._known(partition, filter_rows(clips.select(_IDENTITY), todo))
         lacking = np.zeros(int(todo.sum()), bool)
         for stage in stages:
             lacking |= ~there(results[stage.name])
         todo[todo] = lacking
         if lacking.any():
-            some = {name: kept(table, lacking) for name, table in results.items()}
-            todo[todo] = equal(self._judged(kept(clips, todo), some), "state", "kept")
+            some = {name: filter_rows(table, lacking) for name, table in results.items()}
+            todo[todo] = equal(self._judged(filter_rows(clips, todo), some), "state", "kept")
         return todo
 
     def _clip_tasks(self, partition: int, clips: pa.Table, stages: Sequence[ClipStage]) -> Iterator[ClipTask]:
@@ -285,7 +289,7 @@ class CurationState:
             self._results[stage.name].place(self.closed.version, partial(identities, at))
 
     def _placed(self, ids: pa.Array) -> pa.Table:
-        return taken(self.places, self._place_ids.find(ids))
+        return take_rows(self.places, self._place_ids.find(ids))
 
     def staged(self) -> TextPlaces:
         """Return the identities of all staged clips."""
@@ -299,7 +303,7 @@ class CurationState:
     def _clips(self, partition: int, selected: Mask) -> pa.Table:
         """Return the clips of a partition's sources that a mask over all sources wants."""
         clips = self.closed.clips(partition)
-        return kept(clips, selected[column(clips, "source").to_numpy()])
+        return filter_rows(clips, selected[column(clips, "source").to_numpy()])
 
     def numbered(self, chosen: Set[str]) -> Mask:
         """Return which sources are chosen and were not taken down."""
@@ -359,19 +363,21 @@ class CurationState:
         if failed:
             spans = zip(column(clips, "source").to_pylist(), column(clips, "part").to_pylist(), strict=True)
             known_to_fail = np.array([span in failed for span in spans], bool)
-            some = kept(clips, known_to_fail)
-            parts = [kept(parts[0], ~known_to_fail), self._judged(some, self._known(partition, some))]
+            some = filter_rows(clips, known_to_fail)
+            parts = [filter_rows(parts[0], ~known_to_fail), self._judged(some, self._known(partition, some))]
         index_of = self.closed.numbers
         removed = [
-            emptied(Record(uri), self._down.sources[uri])
+            empty_record(Record(uri), self._down.sources[uri])
             for uri in self._removed
             if partition_of(index_of[uri]) == partition
         ]
-        return taken_down(by_span(joined([*parts, from_records(removed, index_of)])), self._down, index_of)
+        return taken_down(
+            by_span(concat_clips([*parts, from_records(removed, index_of)])), self._down, index_of
+        )
 
     def _compared(self, clips: pa.Table) -> KeptClips:
         """Return the kept clips of one partition as they are compared with those of all."""
-        remaining = kept(clips.select(_IDENTITY), is_kept(clips))
+        remaining = filter_rows(clips.select(_IDENTITY), is_kept(clips))
         ids = clip_ids(remaining)
         footage = np.full(len(ids), -1, np.int64)
         if self.config.dedup.perceptual.enabled:
@@ -383,7 +389,7 @@ class CurationState:
         return Partitions(self.closed.partitions, CLIPS, self.closed.partitions > 1)
 
     def _judged(self, clips: pa.Table, results: Results) -> pa.Table:
-        return judged(clips, results, self.config.filters, self.config.shard, self.wanted.scores)
+        return judge_clips(clips, results, self.config.filters, self.config.shard, self.wanted.scores)
 
     def finished(self, clips: Partitions) -> Partitions:
         """Return clips of the verdict with the results of later stages: their captions, or faults."""
@@ -409,7 +415,7 @@ class CurationState:
 
     def samples(self, partition: int, clips: pa.Table) -> pa.Table:
         """Return the kept clips of a partition as samples of shards; see `reelweave.curate.run.tables.samples`."""
-        clips = kept(clips, equal(clips, "state", "kept"))
+        clips = filter_rows(clips, equal(clips, "state", "kept"))
         locations = self._placed(clip_ids(clips))
         needed = {self._vectors, TEXT_EMBED} & self._results.keys()
         results = self._known(partition, clips) if needed else {}

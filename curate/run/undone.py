@@ -5,14 +5,14 @@ import pyarrow.compute as pc
 from reelweave.curate.sources.addresses import UNANSWERED, is_unanswered
 from reelweave.loader.dataset import Dataset
 from reelweave.loader.errors import MachineError
-from reelweave.loader.text import counted
+from reelweave.loader.text import pluralize
 
 _NAMED = 5
 _MOST_IN_A_ROW = 16
 """Sources left undone one after the other, after which the rest is not tried: a whole disk or network is gone."""
 
 
-def unanswered(dataset: Dataset) -> tuple[str, ...]:
+def describe_unanswered(dataset: Dataset) -> tuple[str, ...]:
     """Return in words how many sources of a dataset failed since their web servers gave no answer.
 
     They were left undone in the run before, and are rows of the accounting then: a list may name servers that are gone
@@ -32,7 +32,7 @@ def unanswered(dataset: Dataset) -> tuple[str, ...]:
     if not count:
         return ()
     return (
-        f"{counted(count, 'source')} failed since their web servers gave no answer in two runs (5xx, timeouts, broken"
+        f"{pluralize(count, 'source')} failed since their web servers gave no answer in two runs (5xx, timeouts, broken"
         f" connections; the first: {first}); --retry-failed asks again",
     )
 
@@ -75,11 +75,11 @@ class Undone:
             )
 
     def _error(self, begin: str) -> MachineError:
-        named = [_said(uri, reason) for uri, reason in list(self._reasons.items())[:_NAMED]]
+        named = [_undone_sentence(uri, reason) for uri, reason in list(self._reasons.items())[:_NAMED]]
         more = f"; and {len(self._reasons) - _NAMED} more" if len(self._reasons) > _NAMED else ""
         silent = sum(map(is_unanswered, self._reasons.values()))
         web = (
-            f" {counted(silent, 'source lies', 'sources lie')} on web servers that gave no answer: the next run asks"
+            f" {pluralize(silent, 'source lies', 'sources lie')} on web servers that gave no answer: the next run asks"
             " once more, and then takes them for gone."
             if silent
             else ""
@@ -92,5 +92,5 @@ class Undone:
         )
 
 
-def _said(uri: str, reason: str) -> str:
+def _undone_sentence(uri: str, reason: str) -> str:
     return reason if uri in reason else f"{uri}: {reason}"

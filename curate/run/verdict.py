@@ -13,7 +13,7 @@ from reelweave.curate.models.clip_frames import Fault
 from reelweave.loader.text import count_tokens
 
 
-def scored(record: Record, results: Mapping[str, ClipResult]) -> dict[str, float]:
+def scores_of_clip(record: Record, results: Mapping[str, ClipResult]) -> dict[str, float]:
     """Return all scores of a clip: of the pass over its source, and of later stages."""
     scores = record.scores
     for result in results.values():
@@ -22,7 +22,7 @@ def scored(record: Record, results: Mapping[str, ClipResult]) -> dict[str, float
     return scores
 
 
-def judged(
+def judge_record(
     record: Record,
     results: Mapping[str, ClipResult],
     filters: FilterConfig,
@@ -40,7 +40,7 @@ def judged(
     """
     if record.state != "kept":
         return record
-    scores = scored(record, results)
+    scores = scores_of_clip(record, results)
     at_once, later = by_stage(filters, waiting)
     rejection = first_rejection(scores, at_once)
     for stage, result in results.items():

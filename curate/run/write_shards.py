@@ -21,12 +21,12 @@ from reelweave.curate.run.shard import (
     plans_of,
     revisions_of,
     shard_order,
-    untouched,
+    untouched_shards,
     with_rows,
 )
 from reelweave.curate.run.state import CurationState
 from reelweave.curate.run.tables.clips import clip_ids
-from reelweave.curate.run.tables.columns import Mask, column, equal, kept
+from reelweave.curate.run.tables.columns import Mask, column, equal, filter_rows
 from reelweave.curate.run.tables.partitions import Partitions
 from reelweave.curate.run.tables.samples import with_vectors, without_vectors
 from reelweave.curate.takedown.takedown import STAGE as REMOVAL
@@ -63,7 +63,7 @@ def write_shards(
     if state.dataset is not None and state.config.run.keep_rejected:
         _rescue(state, state.dataset, clips, stay)
     new = NewShards(state, clips, stay, next_shard_number(present))
-    return [*stay, *_written(state, new, progress, kind)]
+    return [*stay, *_write_shards(state, new, progress, kind)]
 
 
 class NewShards:
@@ -88,7 +88,7 @@ class NewShards:
         self._settled = TextPlaces(_keys(stay))
         group_numbers, parts = GroupNumbers(), []
         for table in clips:
-            table = kept(table.select(_OF_ORDER), self._new(table))
+            table = filter_rows(table.select(_OF_ORDER), self._new(table))
             sizes = column(table, "clip_bytes").to_numpy()
             parts.append((group_numbers.of(table), *key_numbers(column(table, "key")), sizes))
         self._firsts = np.cumsum([0, *(len(groups) for groups, *_ in parts)])
@@ -110,7 +110,7 @@ class NewShards:
         store = Partitions(len(first_shards), pa.schema({}), self._clips.count > 1)
         for partition, table in enumerate(self._clips):
             samples = self._state.samples(partition, table)
-            samples = kept(samples, self._unsettled(samples))
+            samples = filter_rows(samples, self._unsettled(samples))
             positions = self.order.places[self._firsts[partition] : self._firsts[partition + 1]]
             samples = without_vectors(samples.append_column(_PLACE, pa.array(positions)))
             store.scatter(samples, np.searchsorted(ends[first_shards], positions, "right") - 1)
@@ -151,7 +151,7 @@ def _staying(state: CurationState, clips: Partitions, present: Sequence[ShardRec
         samples = state.samples(partition, table)
         rows = keys.find(column(samples, "key"))
         exists = rows >= 0
-        store.scatter(without_vectors(kept(samples, exists)), of_sample[rows[exists]])
+        store.scatter(without_vectors(filter_rows(samples, exists)), of_sample[rows[exists]])
     staying: list[ShardRecord] = []
     for group_index in range(count):
         group_samples = store.read(group_index)
@@ -161,11 +161,11 @@ def _staying(state: CurationState, clips: Partitions, present: Sequence[ShardRec
                 for shard, shard_group in zip(present, group, strict=True)
                 if count == 1 or shard_group == group_index
             ]
-            staying += untouched(group_shards, with_vectors(group_samples))
+            staying += untouched_shards(group_shards, with_vectors(group_samples))
     return staying
 
 
-def _written(
+def _write_shards(
     state: CurationState,
     new: NewShards,
     progress: Callable[[Progress], None],
@@ -209,7 +209,7 @@ def _rescue(state: CurationState, dataset: Dataset, clips: Partitions, stay: Seq
     staying = {shard.path for shard in stay}
     for table in clips:
         leaving = ~equal(table, "state", "kept") & ~equal(table, "stage", REMOVAL)
-        ids = clip_ids(kept(table, leaving))
+        ids = clip_ids(filter_rows(table, leaving))
         for clip_id, location in zip(ids.to_pylist(), state.places_of(ids), strict=True):
             if location and location.shard not in staying:
                 state.ledger.write_clip(clip_id, dataset.storage.read(*location))

@@ -112,7 +112,7 @@ class CellFile:
         nearest_cells = self.cells.nearest(query[None], probes)[0]
         cells = np.sort(nearest_cells[nearest_cells >= 0])
         rows, scores = [np.zeros(0, np.int64)], [np.zeros(0, np.float32)]
-        for first, last in _joined(self.starts[cells], self.starts[cells + 1]):
+        for first, last in _join_ranges(self.starts[cells], self.starts[cells + 1]):
             size = self.width * self.dtype.itemsize
             data = self.storage.read(self.folder + VECTORS, first * size, (last - first) * size)
             vectors = np.frombuffer(data, self.dtype).reshape(-1, self.width)
@@ -128,7 +128,7 @@ class CellFile:
         return row_N[best], score_N[best]
 
 
-def _joined(starts: NDArray[np.int64], ends: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+def _join_ranges(starts: NDArray[np.int64], ends: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
     """Yield the ranges of cells, those that touch each other as one."""
     breaks = np.flatnonzero(starts[1:] != ends[:-1]) + 1
     for some in np.split(np.arange(len(starts)), breaks):

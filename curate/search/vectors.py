@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reelweave.loader.dataset import Dataset
-from reelweave.loader.dataset.listed import explained
+from reelweave.loader.dataset.listed import explain_missing
 from reelweave.loader.dataset.tars.joined import joined_members
 from reelweave.loader.dataset.tars.members import Members
 from reelweave.loader.dataset.tars.members import members as located
 from reelweave.loader.dataset.tars.npy_header import npy_header
 from reelweave.loader.errors import RunError
-from reelweave.loader.storage.leases.fenced import unfenced
+from reelweave.loader.storage.leases.fenced import remove_fence
 from reelweave.loader.storage.local import LocalStorage
 
 MEMBER = "video.npy"
@@ -85,7 +85,7 @@ def read_vectors(
             length = float(np.linalg.norm(vector.astype(np.float32)))
             matrix_ND[index] = vector.astype(np.float32) / length if length else 0
 
-    local = isinstance(unfenced(dataset.shard_storage), LocalStorage)
+    local = isinstance(remove_fence(dataset.shard_storage), LocalStorage)
     groups = joined_members(members, rows_N, _LOCAL_GAP if local else _REMOTE_GAP, _MOST_JOINED)
     with ThreadPoolExecutor(_READERS) as readers:
         for _ in readers.map(read, groups):
@@ -128,7 +128,7 @@ def stored_vector(dataset: Dataset, row_number: int) -> Vector:
     location = located(row, MEMBER).place(0)
     data = b""
     if location is not None and location[2] <= _MAX_BYTES:
-        with explained(dataset.shard_storage.uri(location[0])):
+        with explain_missing(dataset.shard_storage.uri(location[0])):
             data = dataset.shard_storage.read(*location)
         if len(data) != location[2]:
             key = row.column("key")[0]

@@ -8,7 +8,7 @@ from reelweave.curate.models.device import Device
 from reelweave.curate.shots.colour.detector import ColourDetector, ColourDetectorConfig
 from reelweave.curate.shots.fixed import FixedStrideConfig, FixedStrideDetector
 from reelweave.curate.shots.hybrid import HybridConfig, HybridDetector
-from reelweave.curate.shots.rate import frame_step, thinned
+from reelweave.curate.shots.rate import frame_step, thin_frames
 from reelweave.curate.shots.transnet import TransNetConfig, TransNetDetector, network
 from reelweave.curate.shots.types import ShotDetector
 from reelweave.loader.settings import Settings
@@ -73,4 +73,4 @@ def make_detector(config: ShotConfig, fps: float) -> ShotDetector:
         detector = HybridDetector(config.hybrid, config.colour, config.device)
     else:
         detector = ColourDetector(config.colour)
-    return thinned(detector, frame_step(fps))
+    return thin_frames(detector, frame_step(fps))

@@ -15,7 +15,7 @@ from reelweave.curate.shots.spans import (
     TICK_S,
     Span,
     SpanConfig,
-    checked,
+    check_span,
     gap_span,
     gaps,
     missing_span,
@@ -86,12 +86,12 @@ def listed_spans(
     """
     times_s = timeline.times_s
     located = sorted(
-        (_placed(index, segment, timeline, config) for index, segment in enumerate(segments)),
+        (_locate_segment(index, segment, timeline, config) for index, segment in enumerate(segments)),
         key=lambda candidate: (candidate.span.first, candidate.span.last, candidate.number),
     )
-    chosen, over, refused = _chosen(located, segments, config)
+    chosen, over, refused = _choose_segments(located, segments, config)
     clip_spans = [span for candidate in chosen for span in _clips(candidate, timeline, transitions, config)]
-    clip_spans += _left(times_s, [candidate.span for candidate in chosen], refused)
+    clip_spans += _spans_left(times_s, [candidate.span for candidate in chosen], refused)
     clip_spans.sort(key=lambda span: span.first)
     clip_spans += _without_frames(times_s, clip_spans, refused)
     clip_spans.sort(key=lambda span: (span.first, span.last))
@@ -117,7 +117,7 @@ def layers_of(spans: Sequence[Span]) -> list[list[int]]:
     return layers or [[]]
 
 
-def _chosen(
+def _choose_segments(
     located: Sequence[_Placed], segments: Sequence[Segment], config: SpanConfig
 ) -> tuple[list[_Placed], list[_Placed], list[_Placed]]:
     """Return the segments that become adjacent clips, those that overlap them, and those that are refused."""
@@ -131,7 +131,9 @@ def _chosen(
         if candidate.span.fault is None and (first, last) in by_frames:
             candidate = replace(
                 candidate,
-                span=_repeated(candidate.span, segments[candidate.number], by_frames[first, last], segments),
+                span=_repeat_span(
+                    candidate.span, segments[candidate.number], by_frames[first, last], segments
+                ),
             )
         elif candidate.span.fault is None and chosen and first < chosen[-1].span.last:
             layer = next((index for index, end in enumerate(ends) if end <= first), len(ends))
@@ -165,7 +167,7 @@ def _further(clip_spans: Sequence[Span], further: Sequence[Span]) -> list[Span]:
     return sorted(spans, key=lambda span: (span.first, span.last))
 
 
-def _placed(index: int, segment: Segment, timeline: FrameTimes, config: SpanConfig) -> _Placed:
+def _locate_segment(index: int, segment: Segment, timeline: FrameTimes, config: SpanConfig) -> _Placed:
     first, last = frames_of(segment, timeline.times_s)
     last = max(first, last)
     start_s, end_s = float(timeline.times_s[first]), float(timeline.times_s[last])
@@ -204,7 +206,7 @@ def _checked_whole(span: Span, timeline: FrameTimes, config: SpanConfig) -> Span
             return replace(span, fault=hurt.reason, fault_state="failed", stage="decode")
     if any(first < broken < last for broken in timeline.breaks):
         return _faulty(span, "the clock of the film jumps within the segment")
-    if reason := _reshaped(timeline, first, last):
+    if reason := _shape_change(timeline, first, last):
         return _faulty(span, reason)
     longest_s = usual_longest_s(timeline, config)
     if held := gaps(times_s, first, last, longest_s):
@@ -222,10 +224,10 @@ def _checked_whole(span: Span, timeline: FrameTimes, config: SpanConfig) -> Span
             score=duration_s,
             threshold=config.max_clip_s,
         )
-    return checked(span, config)
+    return check_span(span, config)
 
 
-def _reshaped(timeline: FrameTimes, first: int, last: int) -> str | None:
+def _shape_change(timeline: FrameTimes, first: int, last: int) -> str | None:
     """Return in words where pictures change their shape within a segment, or None."""
     for old, new in pairwise(timeline.shapes):
         if first < new.first < last:
@@ -238,7 +240,7 @@ def _faulty(span: Span, reason: str) -> Span:
     return replace(span, fault=reason, fault_state="filtered", stage=STAGE)
 
 
-def _repeated(span: Span, segment: Segment, earlier: _Placed, segments: Sequence[Segment]) -> Span:
+def _repeat_span(span: Span, segment: Segment, earlier: _Placed, segments: Sequence[Segment]) -> Span:
     if segment.span == segments[earlier.number].span:
         return _faulty(
             span, f"{segment} is listed twice, with another caption or other columns; the first is kept"
@@ -271,7 +273,9 @@ def _clips(
         yield replace(span, segment=located.number)
 
 
-def _left(times_s: NDArray[np.float64], chosen: Sequence[Span], refused: Sequence[_Placed]) -> Iterator[Span]:
+def _spans_left(
+    times_s: NDArray[np.float64], chosen: Sequence[Span], refused: Sequence[_Placed]
+) -> Iterator[Span]:
     """Yield the spans of all frames that no clip holds, each of the first refused segment that holds it, if any."""
     frames = len(times_s) - 1
     claims: list[tuple[int, int, Span | None]] = []

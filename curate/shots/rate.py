@@ -11,7 +11,7 @@ _USUAL_FPS = 28  # mean of 24 and 30, the usual rates in tuning and training of 
 _MOST_SKIPPED = 8  # maximum step; a rate above 240 is usually a wrong header
 
 
-def thinned(detector: ShotDetector, step: int) -> ShotDetector:
+def thin_frames(detector: ShotDetector, step: int) -> ShotDetector:
     """Wrap a detector so that it gets every ``step``-th frame; lookahead is kept."""
     if step == 1:
         return detector

@@ -173,8 +173,12 @@ def score(truth: Truth, reported: Sequence[Transition]) -> FileScore:
         file=truth.file,
         hard=_counts([pair for pair in required if pair[0].hard], false, "cut"),
         gradual=_counts([pair for pair in required if not pair[0].hard], false, "gradual"),
-        mixed_kept=sum(len(_mixed(transition) - _mixed(*reports)) for transition, reports in gradual),
-        clean_lost=sum(len(_mixed(*reports) - _mixed(transition)) for transition, reports in gradual),
+        mixed_kept=sum(
+            len(_mixed_cuts(transition) - _mixed_cuts(*reports)) for transition, reports in gradual
+        ),
+        clean_lost=sum(
+            len(_mixed_cuts(*reports) - _mixed_cuts(transition)) for transition, reports in gradual
+        ),
         reported=tuple(reported),
         missed=tuple(transition for transition, reports in required if not reports),
         false=tuple(false),
@@ -257,7 +261,7 @@ def _finds(report: Transition, transition: TrueTransition) -> bool:
     )
 
 
-def _mixed(*transitions: Transition | TrueTransition) -> set[int]:
+def _mixed_cuts(*transitions: Transition | TrueTransition) -> set[int]:
     return {frame for each in transitions for frame in range(each.start_frame + 1, each.end_frame)}
 
 

@@ -146,12 +146,12 @@ def spans_between(
             if piece.kind == "transition":
                 add(first, last, "blended frames of a gradual transition", "filtered", "shots")
                 continue
-            inner_first, inner_last = _cropped(times_s, first, last, config.crop_s)
+            inner_first, inner_last = _crop_ends(times_s, first, last, config.crop_s)
             add(first, inner_first, "cropped at the start of a shot", "filtered", "spans")
             add(inner_last, last, "cropped at the end of a shot", "filtered", "spans")
             for part_first, part_last in _parts(times_s, inner_first, inner_last, config):
                 add(part_first, part_last)
-    return [checked(span, config) for span in sorted(clip_spans, key=lambda span: span.first)]
+    return [check_span(span, config) for span in sorted(clip_spans, key=lambda span: span.first)]
 
 
 def missing_span(timeline: FrameTimes, promised_s: float | None) -> list[Span]:
@@ -219,7 +219,7 @@ def long_enough(duration_s: float, config: SpanConfig) -> bool:
     return duration_s >= config.min_clip_s - TICK_S
 
 
-def checked(span: Span, config: SpanConfig) -> Span:
+def check_span(span: Span, config: SpanConfig) -> Span:
     """Return a span, with a fault if it is shorter than min_clip_s."""
     duration_s = span.end_s - span.start_s
     if span.fault is not None or long_enough(duration_s, config):
@@ -234,7 +234,7 @@ def checked(span: Span, config: SpanConfig) -> Span:
     )
 
 
-def _cropped(times_s: NDArray[np.float64], first: int, last: int, crop_s: float) -> tuple[int, int]:
+def _crop_ends(times_s: NDArray[np.float64], first: int, last: int, crop_s: float) -> tuple[int, int]:
     """Return the frames of a shot at least ``crop_s`` from both ends; an empty run when the shot is too short."""
     if crop_s == 0:
         return first, last
@@ -274,11 +274,11 @@ def _parts(times_s: NDArray[np.float64], first: int, last: int, config: SpanConf
         inner = first + np.searchsorted(times_s[first:last], inner_s - 1e-9)
         equal = pairwise(sorted({first, *(int(bound) for bound in inner), last}))
         # Long frame durations may make a part too long.
-        return [part for bounds in equal for part in _limited(times_s, *bounds, config)]
+        return [part for bounds in equal for part in _limit_length(times_s, *bounds, config)]
     return _one_by_one(times_s, first, last, config)
 
 
-def _limited(
+def _limit_length(
     times_s: NDArray[np.float64], first: int, last: int, config: SpanConfig
 ) -> list[tuple[int, int]]:
     if times_s[last] - times_s[first] <= config.max_clip_s + OVER_S:

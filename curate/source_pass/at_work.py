@@ -37,7 +37,7 @@ class _Watched:
 
 
 @contextmanager
-def noted(
+def note_progress(
     file: BinaryIO,
     ledger: Ledger,
     identity: str,

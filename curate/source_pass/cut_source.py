@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from reelweave.curate.config import SourceStageConfig
 from reelweave.curate.cut import CutClip, cut
 from reelweave.curate.cut.clip import EncodedSpans
-from reelweave.curate.cut.trim import trimmed
+from reelweave.curate.cut.trim import trim_spans
 from reelweave.curate.dedup.fingerprint import ARRAY as FINGERPRINT
 from reelweave.curate.filters import scores
 from reelweave.curate.filters.measure import ADDED
@@ -37,11 +37,11 @@ from reelweave.curate.ledger.records import Record, SourceSummary, clip_key
 from reelweave.curate.models.device import one_thread
 from reelweave.curate.shots.listed import layers_of, listed_spans
 from reelweave.curate.shots.spans import Span, further_span, missing_span, spans, unread_span
-from reelweave.curate.source_pass.at_work import noted
+from reelweave.curate.source_pass.at_work import note_progress
 from reelweave.curate.source_pass.sampling import ClipPictures, FrameStats, PictureCollector
 from reelweave.curate.source_pass.scan import Scan, scan
 from reelweave.curate.sources.inputs import SourceRef
-from reelweave.curate.takedown.takedown import TakeDowns, emptied
+from reelweave.curate.takedown.takedown import TakeDowns, empty_record
 from reelweave.loader.errors import MachineError, UsageError
 from reelweave.loader.storage import Storage, StorageConfig, open_object
 from reelweave.loader.storage.steady import whole_reads
@@ -140,8 +140,8 @@ class CutSource:
                 one_thread(),
                 storage.open(name) as file,
                 whole_reads(file, verify=True),
-                _unchanged(file),
-                noted(file, self.ledger, source_id(source), source.uri, source.size) as watched,
+                _watch_change(file),
+                note_progress(file, self.ledger, source_id(source), source.uri, source.size) as watched,
             ):
                 return self._cut(source, watched)
         except Exception as error:  # noqa: BLE001 - those that are no fault of the source are raised again
@@ -168,7 +168,7 @@ class CutSource:
         else:
             parts = spans(scanned.timeline, scanned.transitions, promised_s, config.spans)
         if scanned.packets is not None and not source.segments:  # these are exact
-            parts = trimmed(
+            parts = trim_spans(
                 parts,
                 scanned.packets,
                 scanned.begin_pts,
@@ -286,7 +286,7 @@ class CutSource:
             )
         named = replace(record, key=clip_key(base.source_sha256, span.start_s, span.end_s))
         removal = self.down.of(named)
-        return emptied(named, removal) if removal else record
+        return empty_record(named, removal) if removal else record
 
     def _finished(
         self,
@@ -370,7 +370,7 @@ def file_state(file: BinaryIO) -> tuple[int, int] | None:
 
 
 @contextmanager
-def _unchanged(file: BinaryIO) -> Iterator[None]:
+def _watch_change(file: BinaryIO) -> Iterator[None]:
     """Raise a `MachineError` where a file was changed within the block, whatever came of it."""
     before = file_state(file)
     try:

@@ -28,7 +28,7 @@ from reelweave.curate.frames.sound_clock import (
     repaired_sound,
 )
 from reelweave.curate.frames.source import SourceError, open_video, without_frames
-from reelweave.curate.frames.telecine import FieldDifferences, Pulldown, inverted
+from reelweave.curate.frames.telecine import FieldDifferences, Pulldown, invert_pulldown
 from reelweave.curate.shots import ShotDetector, Transition, make_detector
 from reelweave.curate.shots.fixed import FixedStrideConfig, FixedStrideDetector
 from reelweave.curate.shots.scale import Scaler
@@ -118,7 +118,7 @@ class Decoded:
         )
         line = replace(line, unmarked=unmarked, shapes=self.shapes if len(self.shapes) > 1 else ())
         if self.pulldown is not None and line.constant and line.shifts_s is None and not line.damage:
-            line = inverted(line, self.pulldown)
+            line = invert_pulldown(line, self.pulldown)
         if line.times_s[-1] > limits.max_duration_s:
             raise too_long(limits)
         return line

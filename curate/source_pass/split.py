@@ -23,7 +23,7 @@ from reelweave.curate.frames.source import SourceError
 from reelweave.curate.ledger.ledger import digest
 from reelweave.curate.ledger.records import Record, SourceSummary, source_summary, to_json
 from reelweave.curate.models.device import one_thread
-from reelweave.curate.source_pass.at_work import noted
+from reelweave.curate.source_pass.at_work import note_progress
 from reelweave.curate.source_pass.cut_source import (
     CutSource,
     arrays_name,
@@ -212,7 +212,7 @@ class SplitCut:
         try:
             with self._opened(source) as (file, state):
                 size = source.size // part.count if step != JOIN else source.size
-                noting = noted(
+                noting = note_progress(
                     file, self.cut.ledger, identity, source.uri, size, part=label, begin=part_index * size
                 )
                 with noting as watched:

@@ -154,12 +154,12 @@ class SourceStage:
 
     def _child(self) -> "Isolated[SourceRef | PartTask, SplitOutcome]":
         split = self._split
-        return _isolated(_Pickled(pickle.dumps(split), split), self.attempts, self.max_source_s)
+        return _isolated_child(_Pickled(pickle.dumps(split), split), self.attempts, self.max_source_s)
 
     @staticmethod
     def close() -> None:
         """End the child of this process."""
-        _isolated.cache_clear()
+        _isolated_child.cache_clear()
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ class _Pickled:
 
 
 @lru_cache(maxsize=1)
-def _isolated(
+def _isolated_child(
     function: _Pickled, attempts: int, max_source_s: float
 ) -> "Isolated[SourceRef | PartTask, SplitOutcome]":
     """Return the child of this process. Ray makes a stage anew for each source, and a child takes a second to start."""

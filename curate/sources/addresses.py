@@ -14,7 +14,7 @@ from reelweave.curate.sources.source_ref import SourceRef, stem_of
 from reelweave.loader.errors import MachineError, RunError, UsageError
 from reelweave.loader.storage import Storage, StorageConfig, UnansweredError, open_object, public_url
 from reelweave.loader.storage.base import ObjectInfo
-from reelweave.loader.storage.names import redacted
+from reelweave.loader.storage.names import redact_uri
 
 SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _OPENED = re.compile(r"s3://[A-Za-z0-9._-]+(/|$)|file://(localhost)?/", re.IGNORECASE)
@@ -28,13 +28,13 @@ def is_unanswered(reason: str) -> bool:
     return re.match(UNANSWERED, reason) is not None
 
 
-def shown(text: str) -> str:
+def redact_input(text: str) -> str:
     """Return an input for output and storage: in UTF-8, without user, password and signature."""
     if is_web(text):
         return public_url(text)
     if not is_utf8(text):  # a file URI can express any byte
         return f"file://{quote(os.fsencode(Path(text).absolute()))}"
-    return redacted(text) if is_remote(text) and not _OPENED.match(text) else text
+    return redact_uri(text) if is_remote(text) and not _OPENED.match(text) else text
 
 
 def is_utf8(text: str) -> bool:
@@ -85,16 +85,18 @@ def looked_up(address: str, look: Callable[[], ObjectInfo | None]) -> SourceRef:
 
 def source_at(uri: str, info: ObjectInfo) -> SourceRef:
     """Return the source at an address that exists."""
-    return SourceRef(shown(uri), info.size, info.version, address=_secret_address(uri))
+    return SourceRef(redact_input(uri), info.size, info.version, address=_secret_address(uri))
 
 
 def lost_source(address: str, fault: str, undone: bool = False) -> SourceRef:
     """Return the source of an address that cannot be opened."""
-    return SourceRef(shown(address), 0, "", fault=fault, undone=undone, address=_secret_address(address))
+    return SourceRef(
+        redact_input(address), 0, "", fault=fault, undone=undone, address=_secret_address(address)
+    )
 
 
 def _secret_address(uri: str) -> str:
-    return uri if is_web(uri) and shown(uri) != uri else ""
+    return uri if is_web(uri) and redact_input(uri) != uri else ""
 
 
 def with_sidecars_beside(

@@ -85,11 +85,11 @@ def entry_of(record: Record, label: str, key: str = "") -> ListEntry | InvalidEn
     if spans:
         shared, fps = attributes_of(rest), _rate(rest)
         segments = tuple(_segment(span, shared, fps) for span in spans)
-        return checked(ListEntry(path, segments=segments, ids=ids, place=label))
+        return check_entry(ListEntry(path, segments=segments, ids=ids, place=label))
     column = next((name for name in columns if name.lower() == "caption"), None)
-    text = "" if column is None else first_text(_unlisted(columns.pop(column)))
+    text = "" if column is None else first_text(_parse_list_cell(columns.pop(column)))
     caption = clean(text[:MAX_CAPTION_CHARS]) or None
-    return checked(ListEntry(path, caption, attributes_of(columns), ids=ids, place=label))
+    return check_entry(ListEntry(path, caption, attributes_of(columns), ids=ids, place=label))
 
 
 def names_film(row: Record) -> bool:
@@ -169,7 +169,7 @@ def _rate(rest: Mapping[str, Any]) -> float | None:
     return rate if 0 < rate < 1e4 else None
 
 
-def _unlisted(value: Any) -> Any:
+def _parse_list_cell(value: Any) -> Any:
     """Return the list that a cell holds as text, or the cell: captions may be in brackets."""
     if not isinstance(value, str) or not is_literal(value):
         return value
@@ -182,7 +182,7 @@ def _unlisted(value: Any) -> Any:
     )
 
 
-def checked(entry: ListEntry) -> ListEntry | InvalidEntry:
+def check_entry(entry: ListEntry) -> ListEntry | InvalidEntry:
     if len(entry.path) <= MAX_PATH_CHARS:
         return entry
     return InvalidEntry(

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from reelweave.loader.storage.steady import is_fault, retried
+from reelweave.loader.storage.steady import is_fault, retry
 
 # fmt: off
 VIDEO_SUFFIXES = frozenset((
@@ -66,7 +66,7 @@ def walk(root: Path) -> Iterator[FolderEntry]:
         rank -= 1
         folder = waiting[rank].pop()
         try:
-            identity, inside = retried(functools.partial(_inside, f"{root}/{folder}"))
+            identity, inside = retry(functools.partial(_inside, f"{root}/{folder}"))
         except OSError as error:
             name = folder.rstrip("/")
             yield FolderEntry(name, _reason(error), rank == _HIDDEN, many=True, undone=is_fault(error))
@@ -110,11 +110,11 @@ def _looked_at(entry: "os.DirEntry[str]") -> tuple[str, bool, bool]:
     Needs a request only for links and special files.
     """
     try:
-        if retried(entry.is_dir):
+        if retry(entry.is_dir):
             return "", True, False
-        if retried(entry.is_file):
+        if retry(entry.is_file):
             return "", False, False
-        return _kind(retried(entry.stat).st_mode), False, False
+        return _kind(retry(entry.stat).st_mode), False, False
     except OSError as error:
         return _reason(error), False, is_fault(error)
 

@@ -12,7 +12,7 @@ from reelweave.curate.sources.addresses import (
     is_web,
     looked_up,
     lost_source,
-    shown,
+    redact_input,
     sidecar_of,
     source_at,
     stat_of,
@@ -28,9 +28,9 @@ from reelweave.loader.errors import MachineError, UsageError
 from reelweave.loader.storage import Storage, StorageConfig, UnansweredError, open_storage
 from reelweave.loader.storage.base import ObjectInfo
 from reelweave.loader.storage.local import LocalStorage
-from reelweave.loader.text import counted
+from reelweave.loader.text import pluralize
 
-__all__ = ["SourceRef", "list_sources", "shown"]
+__all__ = ["SourceRef", "list_sources", "redact_input"]
 
 _MOST_KINDS = 5
 """Extensions that a note about files left out names."""
@@ -65,10 +65,10 @@ def list_sources(
     for note in merged.notes():
         tell(note)
     if not sources and all(PurePosixPath(text).suffix.lower() in LIST_SUFFIXES for text in inputs):
-        raise UsageError(f"list {', '.join(map(shown, inputs))} names no source; it is empty")
+        raise UsageError(f"list {', '.join(map(redact_input, inputs))} names no source; it is empty")
     if not sources:
         raise UsageError(
-            f"no video found in {', '.join(map(shown, inputs))}; looked for names ending in"
+            f"no video found in {', '.join(map(redact_input, inputs))}; looked for names ending in"
             f" {' '.join(sorted(VIDEO_SUFFIXES))}"
         )
     return sources
@@ -80,7 +80,7 @@ def _expand(
     """Yield the sources of an input, each with the entry of a list that names it, or ""."""
     if is_remote(text) and not is_utf8(text):
         raise UsageError(f"input {text!r} is no address, since it is no UTF-8; encode its bytes, as in %E9")
-    info = _typed(text, config)
+    info = _find_object(text, config)
     if info is not None:
         if PurePosixPath(info.path).suffix.lower() in LIST_SUFFIXES:
             yield from listed_sources(text, info, config, tell)
@@ -88,7 +88,7 @@ def _expand(
             yield with_sidecars_beside(source_at(text, info), text, config), ""
         return
     if is_web(text):
-        raise UsageError(f"input {shown(text)} does not exist; check the address")
+        raise UsageError(f"input {redact_input(text)} does not exist; check the address")
     yield from ((source, "") for source in _in_folder(text, config, tell))
 
 
@@ -136,10 +136,10 @@ def _tell_left_out(
     lists: Sequence[str],
 ) -> None:
     if hidden:
-        files = counted(hidden, "hidden file", "hidden files")
+        files = pluralize(hidden, "hidden file", "hidden files")
         tell(
-            f"left out below {shown(text)}: {files} (their names, or those of folders above, start with a dot); name"
-            " them as inputs to include them"
+            f"left out below {redact_input(text)}: {files} (their names, or those of folders above, start with a dot);"
+            " name them as inputs to include them"
         )
     if other_suffixes:
         by_count = sorted(
@@ -147,7 +147,7 @@ def _tell_left_out(
         )
         kinds = ", ".join(f"{kind or 'none'} {count}" for kind, count in by_count[:_MOST_KINDS])
         tell(
-            f"left out below {shown(text)}: {counted(other_suffixes.total(), 'file')} whose extension ({kinds}"
+            f"left out below {redact_input(text)}: {pluralize(other_suffixes.total(), 'file')} whose extension ({kinds}"
             f"{', ...' if len(other_suffixes) > _MOST_KINDS else ''}) is none of a video; name videos among them as"
             " inputs"
             + (
@@ -172,7 +172,7 @@ def _below(storage: Storage) -> Iterator[tuple[FolderEntry, ObjectInfo | None]]:
             )
 
 
-def _typed(text: str, config: StorageConfig) -> ObjectInfo | None:
+def _find_object(text: str, config: StorageConfig) -> ObjectInfo | None:
     """Return the object that an input names; None where it is none, and may be a folder."""
     try:
         return stat_of(text, config, "")

@@ -14,7 +14,7 @@ from reelweave.curate.sources.addresses import (
     is_web,
     looked_up,
     lost_source,
-    shown,
+    redact_input,
     stat_of,
     with_sidecars_beside,
 )
@@ -24,7 +24,7 @@ from reelweave.curate.sources.source_ref import SourceRef
 from reelweave.loader.errors import UsageError
 from reelweave.loader.storage import SilentError, StorageConfig, UnansweredError, open_object
 from reelweave.loader.storage.base import ObjectInfo
-from reelweave.loader.storage.names import redacted
+from reelweave.loader.storage.names import redact_uri
 from reelweave.loader.storage.web.web import split_url
 
 ID_SUFFIXES = (".mp4", ".mkv", ".webm", ".mov")
@@ -47,28 +47,32 @@ def listed_sources(
         UsageError: The list is too large, is none of its format, or all its entries are wrong.
     """
     storage, name = open_object(uri, config)
-    listed = _Listed(uri, shown(storage.uri(name)), config)
+    listed = _Listed(uri, redact_input(storage.uri(name)), config)
     with storage.open(name) as file, ThreadPoolExecutor(_ASKED_AT_ONCE) as pool:
         size = max(info.size, file.seek(0, os.SEEK_END))  # a web server may not state the size
         if size > MAX_LIST_BYTES:
-            raise UsageError(f"list {shown(uri)} has {size} bytes, more than {MAX_LIST_BYTES}; split it")
+            raise UsageError(
+                f"list {redact_input(uri)} has {size} bytes, more than {MAX_LIST_BYTES}; split it"
+            )
         file.seek(0)
         entries = read_list(file, listed.listed_in if is_web(uri) else uri, tell)
         count, wrong, usable = 0, None, False
         while batch := list(itertools.islice(entries, _BATCH)):
             count += len(batch)
             if count > MAX_LIST_ENTRIES:
-                raise UsageError(f"list {shown(uri)} names more than {MAX_LIST_ENTRIES} sources; split it")
+                raise UsageError(
+                    f"list {redact_input(uri)} names more than {MAX_LIST_ENTRIES} sources; split it"
+                )
             good = [entry for entry in batch if isinstance(entry, ListEntry)]
             bad = [entry for entry in batch if isinstance(entry, InvalidEntry)]
             wrong, usable = wrong or (bad[0] if bad else None), usable or bool(good)
             for entry in bad:
-                label = f"{shown(uri)}#{entry.place.replace(' ', '=')}"
+                label = f"{redact_input(uri)}#{entry.place.replace(' ', '=')}"
                 yield SourceRef(label, 0, "", fault=entry.reason, listed_in=listed.listed_in), ""
             remote = is_remote(uri) or any(is_remote(entry.path) for entry in good)
             yield from _sources_of(good, listed, pool if remote else None)
         if wrong and not usable:
-            raise UsageError(f"list {shown(uri)}, {wrong.place} {wrong.reason}")
+            raise UsageError(f"list {redact_input(uri)}, {wrong.place} {wrong.reason}")
 
 
 def _sources_of(
@@ -121,7 +125,7 @@ class _Listed:
 
     def __init__(self, uri: str, listed_in: str, config: StorageConfig) -> None:
         self.listed_in = listed_in
-        self.shown_uri = shown(uri)
+        self.shown_uri = redact_input(uri)
         self._uri = uri
         self._config = config
         self._silences: Counter[tuple[str, int]] = Counter()
@@ -158,7 +162,7 @@ class _Listed:
         try:
             address = _place(self._uri, path)
         except UsageError as error:
-            return lost_source(redacted(path), str(error))
+            return lost_source(redact_uri(path), str(error))
         scheme = SCHEME.match(address)
         if scheme and scheme[1].lower() not in ("http", "https", "s3", "file"):
             return lost_source(address, f"is an address of a kind that is not read ({scheme[1]})")
@@ -177,7 +181,8 @@ class _Listed:
         server = parts.hostname or "", parts.port or 0
         if self._silences[server] >= _MOST_SILENCES:
             raise UnansweredError(
-                f"{shown(address)} was not asked for: {server[0]} gave no whole answer to {_MOST_SILENCES} others"
+                f"{redact_input(address)} was not asked for: {server[0]} gave no whole answer to {_MOST_SILENCES}"
+                " others"
             )
         try:
             info = stat_of(address, self._config, self.listed_in)

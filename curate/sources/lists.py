@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 from typing import Any, BinaryIO
 
 from reelweave.curate.sources.column_names import may_hold_spans, names_spans
-from reelweave.curate.sources.entries import InvalidEntry, ListEntry, Record, checked, entry_of
+from reelweave.curate.sources.entries import InvalidEntry, ListEntry, Record, check_entry, entry_of
 from reelweave.curate.sources.json_lists import json_entries
 from reelweave.loader.errors import UsageError, first_line
 
@@ -40,7 +40,7 @@ def read_list(
             if isinstance(line, InvalidEntry):
                 yield line
             elif line.strip() and not line.startswith("#"):
-                yield checked(ListEntry(line.strip(), place=f"line {line_number}"))
+                yield check_entry(ListEntry(line.strip(), place=f"line {line_number}"))
         return
     if suffix == ".json":
         yield from json_entries(file, name)

@@ -42,7 +42,7 @@ class Segment:
         return f"the listed span {self.start:.3f} to {self.end:.3f} s"
 
 
-def ordered(segments: Iterable[Segment]) -> tuple[Segment, ...]:
+def sort_segments(segments: Iterable[Segment]) -> tuple[Segment, ...]:
     """Return segments sorted by their spans; one that was listed twice, word for word, counts once."""
     by_content = {
         (segment.span, segment.caption, tuple(segment.attributes.items())): segment for segment in segments
@@ -57,11 +57,11 @@ def overlap(segments: Sequence[Segment]) -> bool:
     )
 
 
-def stored(segments: Iterable[Segment]) -> list[dict[str, Any]]:
+def segments_to_json(segments: Iterable[Segment]) -> list[dict[str, Any]]:
     """Return segments as JSON values."""
     return [asdict(segment) for segment in segments]
 
 
 def from_stored(rows: Iterable[Mapping[str, Any]]) -> tuple[Segment, ...]:
-    """Return the segments of `stored`."""
+    """Return the segments of `segments_to_json`."""
     return tuple(Segment(**row) for row in rows)

@@ -4,9 +4,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from reelweave.curate.sources.segments import MAX_SEGMENTS, Segment, from_stored, ordered, stored
+from reelweave.curate.sources.segments import (
+    MAX_SEGMENTS,
+    Segment,
+    from_stored,
+    segments_to_json,
+    sort_segments,
+)
 from reelweave.loader.errors import UsageError
-from reelweave.loader.text import counted
+from reelweave.loader.text import pluralize
 
 _SHOWN_CHARS = 60
 
@@ -56,7 +62,7 @@ class SourceRef:
         """Return what may be stored, as JSON values: without the address, which holds a password or a signature."""
         values = {field.name: getattr(self, field.name) for field in fields(self)} | {"address": ""}
         del values["undone"]
-        values["segments"] = stored(self.segments)
+        values["segments"] = segments_to_json(self.segments)
         # Sources without them are stored as by earlier versions.
         return {
             name: value for name, value in values.items() if value or name not in ("segments", "sidecars")
@@ -105,8 +111,8 @@ class NamedSources:
         if (earlier.caption or source.caption) and (earlier.segments or source.segments):
             raise UsageError(
                 f"list {entry}, column caption: one entry captions {source.uri} as a whole"
-                f" ({_shown(earlier.caption or source.caption)}), and another names a segment of it; give every entry"
-                " a start and an end, or none"
+                f" ({_printable(earlier.caption or source.caption)}), and another names a segment of it; give every"
+                " entry a start and an end, or none"
             )
         if source.segments:
             segments = self._segments.setdefault(source.uri, list(earlier.segments))
@@ -115,7 +121,7 @@ class NamedSources:
                 raise UsageError(
                     f"list {entry}: {source.uri} has more than {MAX_SEGMENTS} segments; split the film"
                 )
-        self._sources[source.uri] = _joined(earlier, source, entry)
+        self._sources[source.uri] = _join_entry(earlier, source, entry)
 
     def sources(self) -> list[SourceRef]:
         """Return all sources, sorted by URI, their segments sorted by their spans."""
@@ -125,7 +131,7 @@ class NamedSources:
         """Return sentences on what entries share although they differ."""
         if not self._other_addresses:
             return []
-        films = counted(len(self._other_addresses), "film is", "films are")
+        films = pluralize(len(self._other_addresses), "film is", "films are")
         return [
             f"{films} named by several addresses that differ in user, password or signature alone, the first one"
             f" {min(self._other_addresses)}: each counts once"
@@ -133,7 +139,7 @@ class NamedSources:
 
     def _whole(self, source: SourceRef) -> SourceRef:
         segments = self._segments.get(source.uri, source.segments)
-        return replace(source, segments=ordered(segments)) if segments else source
+        return replace(source, segments=sort_segments(segments)) if segments else source
 
 
 def _address_of(source: SourceRef) -> str:
@@ -160,7 +166,7 @@ def _opened_by(earlier: SourceRef, source: SourceRef, entry: str) -> SourceRef:
     return earlier
 
 
-def _joined(earlier: SourceRef, source: SourceRef, entry: str) -> SourceRef:
+def _join_entry(earlier: SourceRef, source: SourceRef, entry: str) -> SourceRef:
     """Return a known source with the caption, attributes and segments of another entry."""
     _agree(entry, source.uri, "caption", earlier.caption, source.caption)
     for name in earlier.attributes.keys() & source.attributes.keys():
@@ -185,11 +191,11 @@ def _joined(earlier: SourceRef, source: SourceRef, entry: str) -> SourceRef:
 def _agree(entry: str, uri: str, column: str, earlier: str | None, other: str | None) -> None:
     if earlier and other and earlier != other:
         raise UsageError(
-            f"list {entry}, column {column}: {_shown(other)} contradicts {_shown(earlier)} of an earlier entry for"
-            f" {uri}; keep one of them, or give each entry a start and an end"
+            f"list {entry}, column {column}: {_printable(other)} contradicts {_printable(earlier)} of an earlier entry"
+            f" for {uri}; keep one of them, or give each entry a start and an end"
         )
 
 
-def _shown(text: str | None) -> str:
+def _printable(text: str | None) -> str:
     shown = repr(text)
     return shown if len(shown) <= _SHOWN_CHARS else f"{shown[:_SHOWN_CHARS]}..."

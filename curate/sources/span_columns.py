@@ -97,7 +97,7 @@ def with_caption_text(columns: Mapping[str, Any]) -> dict[str, Any]:
         part = next((name for name in CAPTION_PARTS if first_text(value.get(name))), None)
         if part is None:
             raise SpanError(
-                f"column {column} = {_shown(value)} is an object without a text {' or '.join(CAPTION_PARTS)}"
+                f"column {column} = {_printable_value(value)} is an object without a text {' or '.join(CAPTION_PARTS)}"
             )
         changed[column] = value[part]
         changed |= {f"{column}_{name}": inner for name, inner in value.items() if name != part}
@@ -150,7 +150,7 @@ def _from_sides(row: Mapping[str, Any], names: Mapping[str, str]) -> _Spans | No
     """Return the spans of columns such as ``start`` and ``end``: frames before seconds, which are less exact."""
     both, lone = sides_of(tuple(names))
     if both is not None:
-        return _zipped(row, *both)
+        return _zip_spans(row, *both)
     pair_columns = (
         column for column, name in names.items() if PAIRS.fullmatch(name) or FRAME_PAIRS.fullmatch(name)
     )
@@ -159,7 +159,7 @@ def _from_sides(row: Mapping[str, Any], names: Mapping[str, str]) -> _Spans | No
     if (start_and_length := start_and_length_of(tuple(names))) is not None:
         return _from_lengths(row, *start_and_length)
     raise SpanError(
-        f"has a column {lone} = {_shown(row[lone])} without its other end; give start and end, or start and"
+        f"has a column {lone} = {_printable_value(row[lone])} without its other end; give start and end, or start and"
         " duration in one unit"
     )
 
@@ -180,12 +180,12 @@ def _from_lengths(row: Mapping[str, Any], start: str, length: str, kind: str) ->
     for start_value, other in zip(starts, lengths, strict=True):
         begin, duration = _read(start, start_value, read), _read(length, other, read)
         if duration <= 0:
-            raise SpanError(f"column {length} = {_shown(other)} is no duration")
+            raise SpanError(f"column {length} = {_printable_value(other)} is no duration")
         bounds.append((begin, round(begin + duration, 9)))
     return _Spans(bounds, unit, frozenset((start, length)), many)
 
 
-def _zipped(row: Mapping[str, Any], start: str, end: str, kind: str) -> _Spans:
+def _zip_spans(row: Mapping[str, Any], start: str, end: str, kind: str) -> _Spans:
     unit, read = _READ[kind]
     starts, ends = _value(start, row[start]), _value(end, row[end])
     many = isinstance(starts, list | tuple)
@@ -221,8 +221,8 @@ def _pairs(column: str, value: Any) -> tuple[list[tuple[Any, Any]], bool]:
         return [ends], False
     if not isinstance(value, list | tuple):
         raise SpanError(
-            f"column {column} = {_shown(value)} is no span; write [start, end], or rename the column if it means"
-            " something else"
+            f"column {column} = {_printable_value(value)} is no span; write [start, end], or rename the column if it"
+            " means something else"
         )
     if len(value) == 2 and not any(isinstance(element, list | tuple) for element in value):
         first, other = value
@@ -235,7 +235,7 @@ def _pair(column: str, value: Any) -> tuple[Any, Any]:
     if isinstance(value, str) and (ends := range_of(value)) is not None:
         return ends
     if not isinstance(value, list | tuple) or len(value) != 2:
-        raise SpanError(f"column {column} holds {_shown(value)}, which is no pair of start and end")
+        raise SpanError(f"column {column} holds {_printable_value(value)}, which is no pair of start and end")
     return value[0], value[1]
 
 
@@ -296,7 +296,8 @@ def _bounds(
     bounds = _read(*start, read), _read(*end, read)
     if bounds[0] >= bounds[1]:
         raise SpanError(
-            f"columns {start[0]} = {_shown(start[1])} and {end[0]} = {_shown(end[1])}: the end is not after the start"
+            f"columns {start[0]} = {_printable_value(start[1])} and {end[0]} = {_printable_value(end[1])}: the end is"
+            " not after the start"
         )
     return bounds
 
@@ -305,15 +306,15 @@ def _read(column: str, value: Any, read: Callable[[Any], float]) -> float:
     try:
         return read(value)
     except (ValueError, ArithmeticError) as error:
-        raise SpanError(f"column {column} = {_shown(value)} {error}") from error
+        raise SpanError(f"column {column} = {_printable_value(value)} {error}") from error
 
 
 def _refuse_unread(row: Mapping[str, Any], names: Iterable[str]) -> None:
     for column in names:
         if is_unread(column):
             raise SpanError(
-                f"column {column} = {_shown(row[column])} looks like a span, in a unit that is not read; name it"
-                " start_s, start_ms or start_frame, or otherwise if it means something else"
+                f"column {column} = {_printable_value(row[column])} looks like a span, in a unit that is not read; name"
+                " it start_s, start_ms or start_frame, or otherwise if it means something else"
             )
 
 
@@ -331,8 +332,8 @@ def _caption_column(rest: Mapping[str, Any], names: Mapping[str, str], many: boo
 
 def _captions(column: str, value: Any, many: bool, count: int) -> list[str | None]:
     if not many:
-        return [first_text(_parsed(value)) or None]
-    texts = _parsed(value)
+        return [first_text(_parse_list(value)) or None]
+    texts = _parse_list(value)
     if isinstance(texts, str) and count == 1:
         return [texts]
     if not isinstance(texts, list | tuple):
@@ -346,7 +347,11 @@ def _own_columns(rest: Mapping[str, Any], count: int) -> dict[str, Sequence[Any]
     """Return the columns that hold a list with a value for each segment."""
     segment_columns: dict[str, Sequence[Any]] = {}
     for column, value in rest.items():
-        if _is_listed(value) and isinstance(listed := _parsed(value), list | tuple) and len(listed) == count:
+        if (
+            _is_listed(value)
+            and isinstance(listed := _parse_list(value), list | tuple)
+            and len(listed) == count
+        ):
             segment_columns[column] = listed
     return segment_columns
 
@@ -355,7 +360,7 @@ def _is_listed(value: Any) -> bool:
     return isinstance(value, list | tuple) or (isinstance(value, str) and is_literal(value))
 
 
-def _parsed(value: Any) -> Any:
+def _parse_list(value: Any) -> Any:
     """Return the list that a text holds, or the text itself: captions may be in brackets."""
     if isinstance(value, str) and is_literal(value):
         try:
@@ -371,7 +376,7 @@ def _value(column: str, value: Any) -> Any:
     try:
         return literal_of(value)
     except ValueError as error:
-        raise SpanError(f"column {column} = {_shown(value)} {error}") from error
+        raise SpanError(f"column {column} = {_printable_value(value)} {error}") from error
 
 
 def _is_time(value: Any) -> bool:
@@ -382,6 +387,6 @@ def _is_time(value: Any) -> bool:
     return True
 
 
-def _shown(value: Any) -> str:
+def _printable_value(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}..."

@@ -10,7 +10,7 @@ from itertools import chain
 from reelweave.curate.caption.types import Caption
 from reelweave.curate.ledger.ledger import LEDGER, Ledger, digest
 from reelweave.curate.ledger.records import Record, SourceSummary, clip_result, source_summary
-from reelweave.curate.takedown.takedown import TakeDowns, emptied
+from reelweave.curate.takedown.takedown import TakeDowns, empty_record
 
 CUT, CAPTIONS, TEXT_EMBED, SHARD, PARTS = "cut", "captions", "text_embed", "shard", "parts"
 
@@ -86,7 +86,7 @@ def _emptied_entry(entry: SourceSummary, down: TakeDowns) -> SourceSummary | Non
     removals = [(record, down.of(record)) for record in entry.records]
     if not any(removal for _, removal in removals):
         return entry
-    after = tuple(emptied(record, removal) if removal else record for record, removal in removals)
+    after = tuple(empty_record(record, removal) if removal else record for record, removal in removals)
     tags = (entry.tags or {}) if any(record.sha256 for record in after) else {}
     return replace(entry, records=after, tags=tags)
 

@@ -17,7 +17,7 @@ from reelweave.curate.ledger.ledger import Ledger
 from reelweave.curate.ledger.records import Record, from_json
 from reelweave.curate.ledger.redo import carry_redo
 from reelweave.curate.takedown.forget import forget
-from reelweave.curate.takedown.takedown import TakeDowns, emptied, overlap, take_down_reason
+from reelweave.curate.takedown.takedown import TakeDowns, empty_record, overlap, take_down_reason
 from reelweave.loader.dataset import (
     ACCOUNTING,
     SCORES,
@@ -37,7 +37,7 @@ from reelweave.loader.dataset.publishing.publication import read_once
 from reelweave.loader.dataset.tables.parquet import to_rows, to_table
 from reelweave.loader.dataset.tables.shard_rows import TableRows, as_table
 from reelweave.loader.errors import UsageError
-from reelweave.loader.storage import Storage, leased
+from reelweave.loader.storage import Storage, hold_lease
 
 REPORT = "report/"
 
@@ -88,9 +88,9 @@ def remove(storage: Storage, *removals: Removal) -> Removed:
         UsageError: The dataset has no such source or key.
         RunError: There is no finished dataset, or another process is writing to it.
     """
-    with leased(storage, "reelweave remove") as held:
+    with hold_lease(storage, "reelweave remove") as held:
         dataset = Dataset(held)
-        requested, unknown = _known(dataset, removals)
+        requested, unknown = _known_removals(dataset, removals)
         if not requested:
             return Removed(
                 dataset.manifest, 0, 0, unknown=unknown, foreign=dataset.manifest.foreign is not None
@@ -99,7 +99,7 @@ def remove(storage: Storage, *removals: Removal) -> Removed:
         return replace(done, unknown=unknown)
 
 
-def _known(dataset: Dataset, removals: Sequence[Removal]) -> tuple[list[Removal], tuple[str, ...]]:
+def _known_removals(dataset: Dataset, removals: Sequence[Removal]) -> tuple[list[Removal], tuple[str, ...]]:
     """Return the removals of what the dataset holds or held, and the keys of the others.
 
     Raises:
@@ -154,15 +154,15 @@ def _remove(dataset: Dataset, requested: Sequence[Removal]) -> Removed:
     storage = dataset.storage
     keys, copies, overlapping = _keys_and_copies(dataset, requested)
 
-    def gone(table: pa.Table) -> Mask:
-        return _named(table, requested) | _is_in(table.column("key"), keys)
+    def removal_mask(table: pa.Table) -> Mask:
+        return _named_rows(table, requested) | _is_in(table.column("key"), keys)
 
     left_out = [
         row
         for table in dataset.table_parts("accounting")
-        for row in to_rows(table.filter(pa.array(gone(table))))
+        for row in to_rows(table.filter(pa.array(removal_mask(table))))
     ]
-    shards, removed_rows, rewritten = _without(dataset, gone)
+    shards, removed_rows, rewritten = _without(dataset, removal_mask)
     samples = len(removed_rows)
     of_key = Counter(row["key"] for row in removed_rows)
     new = [
@@ -184,8 +184,8 @@ def _remove(dataset: Dataset, requested: Sequence[Removal]) -> Removed:
     earlier = {(old.source, old.key) for old in dataset.manifest.removals}
     added = [removal for removal in new if removal.samples or (removal.source, removal.key) not in earlier]
     removals = [*dataset.manifest.removals, *added]
-    accounted = _accounted(dataset.table_parts("accounting"), gone, TakeDowns(tuple(removals)))
-    scored = (table.filter(pa.array(~gone(table))) for table in dataset.table_parts("scores"))
+    accounted = _account_removed(dataset.table_parts("accounting"), removal_mask, TakeDowns(tuple(removals)))
+    scored = (table.filter(pa.array(~removal_mask(table))) for table in dataset.table_parts("scores"))
     content = Content(
         accounting=read_once(accounted, ACCOUNTING),
         scores=read_once(scored, SCORES),
@@ -211,7 +211,7 @@ def _remove(dataset: Dataset, requested: Sequence[Removal]) -> Removed:
     return Removed(manifest, samples, rewritten, *others, tuple(remaining), clean)
 
 
-def _named(table: pa.Table, removals: Sequence[Removal]) -> Mask:
+def _named_rows(table: pa.Table, removals: Sequence[Removal]) -> Mask:
     """Return which rows are of the sources or the keys that take-downs name."""
     named = np.zeros(len(table), np.bool_)
     for name in ("key", "source"):
@@ -239,7 +239,7 @@ def _keys_and_copies(
     """
     keys: set[str] = set()
     for table in dataset.table_parts("accounting", ("source", "key")):
-        removed_samples = table.filter(pa.array(_named(table, requested)))
+        removed_samples = table.filter(pa.array(_named_rows(table, requested)))
         keys |= set(removed_samples.column("key").drop_null().to_pylist())
     copies: dict[str, Row] = {}
     overlapping: set[str] = set()
@@ -288,7 +288,7 @@ def _near(accounting: pa.Table, requested: Sequence[Removal], keys: pa.Array) ->
     key = accounting.column("key")
     duplicate_N = _mask(pc.equal(accounting.column("state"), "duplicate"))
     near_N = _is_in(key, keys) | (duplicate_N & _is_in(accounting.column("duplicate_of"), keys))
-    return ~_named(accounting, requested) & _mask(pc.is_valid(key)) & near_N
+    return ~_named_rows(accounting, requested) & _mask(pc.is_valid(key)) & near_N
 
 
 def _of_copy(row: Row, removal: Removal) -> Removal:
@@ -336,7 +336,7 @@ def _without(dataset: Dataset, gone: Callable[[pa.Table], Mask]) -> tuple[list[S
     return shards, removed_rows, rewritten
 
 
-def _accounted(
+def _account_removed(
     accounting: Iterable[pa.Table], gone: Callable[[pa.Table], Mask], down: TakeDowns
 ) -> Iterator[pa.Table]:
     """Yield the accounting after the take-down: one row for a source, or the span's own row for a sample.
@@ -361,9 +361,9 @@ def _accounted(
                 if record.source in accounted:
                     continue
                 accounted.add(record.source)
-                rows.append(emptied(Record(record.source), removal).columns(row))
+                rows.append(empty_record(Record(record.source), removal).columns(row))
             else:
-                rows.append(emptied(record, down.keys[row["key"]]).columns(row))
+                rows.append(empty_record(record, down.keys[row["key"]]).columns(row))
             indices.append(index)
         stay = table.filter(pa.array(~gone_N))
         order = np.argsort(

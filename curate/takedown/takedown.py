@@ -8,7 +8,7 @@ from functools import cached_property
 from reelweave.curate.ledger.records import Record
 from reelweave.loader.dataset import Removal, RemovedSpan
 from reelweave.loader.dataset.manifest import REMOVAL_STAGE
-from reelweave.loader.storage.names import undigested
+from reelweave.loader.storage.names import undigested_name
 
 STAGE = REMOVAL_STAGE
 
@@ -31,7 +31,7 @@ class TakeDowns:
 
         That version left parameters out of names which now have a digest, see `reelweave.loader.storage.public_url`.
         """
-        older = ((uri, self.sources.get(undigested(uri))) for uri in uris if uri not in self.sources)
+        older = ((uri, self.sources.get(undigested_name(uri))) for uri in uris if uri not in self.sources)
         more = (removal.model_copy(update={"source": uri}) for uri, removal in older if removal is not None)
         return TakeDowns((*self.removals, *more))
 
@@ -84,7 +84,7 @@ def take_down_reason(removal: Removal) -> str:
     return removal.words
 
 
-def emptied(record: Record, removal: Removal) -> Record:
+def empty_record(record: Record, removal: Removal) -> Record:
     """Return the part of a taken-down record that is kept: its place in the source, and the reason."""
     return Record(
         source=record.source,

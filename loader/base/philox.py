@@ -35,7 +35,9 @@ def uniform(seed: int, counter: int, purpose: int, count: int) -> NDArray[np.flo
     return np.asarray((words(seed, counter, purpose, count) >> np.uint64(11)) * 2.0**-53)
 
 
-def shuffled(seed: int, counter: int, purpose: int, count: int, group_N: Numbers | None = None) -> Numbers:
+def shuffle_indices(
+    seed: int, counter: int, purpose: int, count: int, group_N: Numbers | None = None
+) -> Numbers:
     """Return the numbers 0 to ``count`` - 1 in random order; sorted by group, and shuffled within each, if given.
 
     The function sorts 64-bit keys of group, random bits and number by value: an argsort takes twice the memory and

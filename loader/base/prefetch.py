@@ -8,7 +8,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def prefetched(items: Iterator[T], max_items: int) -> Iterator[T]:
+def prefetch(items: Iterator[T], max_items: int) -> Iterator[T]:
     """Yield the same items, computed in a thread, at most ``max_items`` of them in advance."""
     end = object()
     pool = ThreadPoolExecutor(1, thread_name_prefix="plan")

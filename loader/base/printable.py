@@ -17,7 +17,7 @@ def printable(text: str, keep: str = "") -> str:
         text: text of a file name, tag, caption, address, or error of another library.
         keep: characters to leave unchanged.
     """
-    return _UNSEEN.sub(lambda match: match[0] if match[0] in keep else _escaped(match[0]), text)
+    return _UNSEEN.sub(lambda match: match[0] if match[0] in keep else _escape(match[0]), text)
 
 
 def printable_json(text: str) -> str:
@@ -25,7 +25,7 @@ def printable_json(text: str) -> str:
     return _UNSEEN.sub(lambda match: match[0] if match[0] == "\n" else _json_escaped(match[0]), text)
 
 
-def _escaped(char: str) -> str:
+def _escape(char: str) -> str:
     return char.encode("unicode_escape", "surrogatepass").decode()
 
 

@@ -20,7 +20,7 @@ from reelweave.loader.blend.tree import Group, Leaf
 from reelweave.loader.dataset import Dataset, open_dataset
 from reelweave.loader.dataset.draws import Draws
 from reelweave.loader.dataset.latents import Latents
-from reelweave.loader.dataset.plan_index import PlanIndex, joined
+from reelweave.loader.dataset.plan_index import PlanIndex, join_indices
 from reelweave.loader.dataset.samples.clip import TrainingSample
 from reelweave.loader.storage import StorageConfig
 
@@ -73,7 +73,9 @@ class Blend:
     @cached_property
     def plan_index(self) -> PlanIndex:
         """Samples of all datasets, dataset after dataset, including those of no leaf."""
-        return joined([dataset.plan_index for dataset in self.datasets], np.diff(self._first_shards).tolist())
+        return join_indices(
+            [dataset.plan_index for dataset in self.datasets], np.diff(self._first_shards).tolist()
+        )
 
     @cached_property
     def dataset_of_N(self) -> NDArray[np.int64]:

@@ -8,7 +8,7 @@ from math import floor
 import numpy as np
 from numpy.typing import NDArray
 
-from reelweave.loader.base.philox import shuffled
+from reelweave.loader.base.philox import shuffle_indices
 from reelweave.loader.dataset.draws import Draws
 
 _PURPOSE = 1 << 32  # first Philox stream of leaves; plans use smaller ones
@@ -115,7 +115,7 @@ class LeafSequence:
     def _order(self, pass_index: int) -> Rows:
         """Return a pass: a permutation of all places, without those that cannot be drawn or are ahead."""
         if self._last is None or self._last[0] != pass_index:
-            order_n = shuffled(self._seed, pass_index, _PURPOSE + self._leaf, len(self.rows_n)).astype(
+            order_n = shuffle_indices(self._seed, pass_index, _PURPOSE + self._leaf, len(self.rows_n)).astype(
                 np.int64
             )
             open_n = self._drawable_n & (self._counts_or_0 <= pass_index)

@@ -10,7 +10,7 @@ import numpy as np
 from reelweave.loader.base.arrays import Places
 from reelweave.loader.blend.config import MAX_EPOCH_SAMPLES
 from reelweave.loader.blend.drawing import LeafSequence, Mask, Progress, draw
-from reelweave.loader.blend.tree import Group, LeafSize, epoch_draws, reweighted
+from reelweave.loader.blend.tree import Group, LeafSize, epoch_draws, reweight_blend
 from reelweave.loader.dataset.draws import Draws
 from reelweave.loader.errors import UsageError
 
@@ -63,7 +63,7 @@ class Mixture:
 
     def reweighted(self, weights: Mapping[str, float] | Sequence[float]) -> Self:
         """Return the same mixture with other weights, see `tree.reweighted`."""
-        return replace(self, tree=reweighted(self.tree, weights))
+        return replace(self, tree=reweight_blend(self.tree, weights))
 
     def progress_after(self, epochs: int, seed: int, lengths_N: Places | None = None) -> tuple[Progress, ...]:
         """Return the draws of each leaf before epoch ``epochs``; for arguments see `draws`.

@@ -17,9 +17,9 @@ from reelweave.loader.blend.subset import SampleRange
 from reelweave.loader.blend.tree import Group, Leaf
 from reelweave.loader.dataset import Dataset
 from reelweave.loader.dataset.history import REMEMBERED
-from reelweave.loader.dataset.plan_index import PlanIndex, joined
+from reelweave.loader.dataset.plan_index import PlanIndex, join_indices
 from reelweave.loader.errors import UsageError
-from reelweave.loader.storage.names import redacted
+from reelweave.loader.storage.names import redact_uri
 
 MAX_REVISIONS_CHARS = 256
 """Maximum size of the revisions of a blend's datasets, such as 0.3.1."""
@@ -45,7 +45,7 @@ class BlendRevision:
     def plan_index(self) -> PlanIndex:
         """Samples of all datasets, dataset after dataset."""
         pairs = zip(self.datasets, self.numbers, strict=True)
-        return joined(
+        return join_indices(
             [dataset.plan_index_of(revision) for dataset, revision in pairs], [0] * len(self.datasets)
         )
 
@@ -179,7 +179,7 @@ def _fingerprint(dataset: Dataset, revision: int) -> str:
     fingerprint = dataset.fingerprint_of(revision)
     if fingerprint is None:
         raise UsageError(
-            f"the blend took samples of revision {revision} of {redacted(dataset.storage.root)}, which is at revision"
+            f"the blend took samples of revision {revision} of {redact_uri(dataset.storage.root)}, which is at revision"
             f" {dataset.manifest.revision} now and remembers {REMEMBERED}"
         )
     return fingerprint
@@ -187,13 +187,13 @@ def _fingerprint(dataset: Dataset, revision: int) -> str:
 
 def _of_a_range(dataset: Dataset) -> str:
     return (
-        f"samples were removed from {redacted(dataset.storage.root)}, of which the blend takes a range, and where they"
-        " lay is not known any more; ranges of a dataset can grow, but not shrink"
+        f"samples were removed from {redact_uri(dataset.storage.root)}, of which the blend takes a range, and where"
+        " they lay is not known any more; ranges of a dataset can grow, but not shrink"
     )
 
 
 def _other_blend(splits: Iterable[_PastSplit]) -> str:
-    unknown = sorted({redacted(split.dataset.storage.root) for split in splits if split.gone > 1})
+    unknown = sorted({redact_uri(split.dataset.storage.root) for split in splits if split.gone > 1})
     if unknown:
         return (
             f"the blend was changed, or samples of several splits were removed from {', '.join(unknown)}, and which"

@@ -13,7 +13,7 @@ from reelweave.loader.base.yaml_text import MAX_BYTES, read_yaml
 from reelweave.loader.blend.config import BlendFile, Node, RepeatedNode, Subset, WeightedNode
 from reelweave.loader.errors import UsageError
 from reelweave.loader.storage import StorageConfig
-from reelweave.loader.storage.names import redacted, shown_value
+from reelweave.loader.storage.names import redact_uri, shown_value
 from reelweave.loader.storage.opening import open_object
 
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
@@ -38,7 +38,7 @@ def beside(file: str, path: str) -> str:
     """Resolve ``path`` of a blend file.
 
     Args:
-        file: location of the blend file, from this function or `located`.
+        file: location of the blend file, from this function or `canonical_name`.
         path: a URI, or a path relative to the file.
 
     Raises:
@@ -53,12 +53,12 @@ def beside(file: str, path: str) -> str:
     target = posixpath.normpath(posixpath.join(posixpath.dirname(name), path))
     if path.startswith("/") or target.split("/")[0] == "..":
         raise UsageError(
-            f"{path} does not lie beside {redacted(file)}; give a whole URI or a path relative to it"
+            f"{path} does not lie beside {redact_uri(file)}; give a whole URI or a path relative to it"
         )
     return f"{scheme}://{host}/{target}" if target != "." else f"{scheme}://{host}"
 
 
-def located(uri: str) -> str:
+def canonical_name(uri: str) -> str:
     """Return a canonical name of a file."""
     return uri if _URI.match(uri) else str(Path(uri).resolve())
 
@@ -72,7 +72,7 @@ def read_blend_file(file: str, config: StorageConfig, listed_in: str = "") -> Bl
     """Read and validate a blend file.
 
     Args:
-        file: location of the file, from `located`.
+        file: location of the file, from `canonical_name`.
         config: timeouts, limits and permissions.
         listed_in: blend file that names this one; "" if the user did.
 
@@ -80,7 +80,7 @@ def read_blend_file(file: str, config: StorageConfig, listed_in: str = "") -> Bl
         UsageError: the file is missing or invalid; names the file and every wrong key.
     """
     storage, name = open_object(file, config, listed_in)
-    shown = redacted(file)
+    shown = redact_uri(file)
     info = storage.stat(name)
     if info is None:
         raise UsageError(f"there is no file {shown}")

@@ -11,13 +11,13 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from reelweave.loader.blend.config import BlendFile, Node, RepeatedNode, WeightedNode
-from reelweave.loader.blend.reading import beside, is_blend_file, located, read_blend_file, speaks_for
+from reelweave.loader.blend.reading import beside, canonical_name, is_blend_file, read_blend_file, speaks_for
 from reelweave.loader.blend.subset import SampleRange, within
 from reelweave.loader.blend.tree import BlendNode, Group, Leaf, check_weights, exact
 from reelweave.loader.dataset import Dataset
 from reelweave.loader.errors import RunError, UsageError
 from reelweave.loader.storage import Storage, StorageConfig, open_storage
-from reelweave.loader.storage.names import redacted
+from reelweave.loader.storage.names import redact_uri
 
 MAX_LEAVES = 1000
 MAX_NESTED = 16
@@ -41,8 +41,8 @@ def resolve(uri: str, split: str, config: StorageConfig) -> ResolvedBlend:
         RunError: a named dataset does not exist or is unfinished.
     """
     resolver = _Resolver(config)
-    file = located(uri)
-    tree = resolver.split(file, split, _NodeContext(named=redacted(uri)))
+    file = canonical_name(uri)
+    tree = resolver.split(file, split, _NodeContext(named=redact_uri(uri)))
     return ResolvedBlend(tuple(resolver.datasets.values()), tuple(resolver.leaves), tree)
 
 
@@ -97,7 +97,7 @@ class _Resolver:
     def split(self, file: str, split: str, context: _NodeContext) -> int | Group:
         """Return the tree below a split of a file."""
         if (file, split) in context.files:
-            raise UsageError(f"{context.named} leads back to {redacted(file)}, in which it stands")
+            raise UsageError(f"{context.named} leads back to {redact_uri(file)}, in which it stands")
         if file not in self._files:
             try:
                 self._files[file] = read_blend_file(file, self._config, context.listed_in)
@@ -106,11 +106,11 @@ class _Resolver:
         splits = self._files[file].splits
         if split not in splits:
             raise UsageError(
-                f"{redacted(file)} has no split {split}; it has {', '.join(splits)} (from {context.named})"
+                f"{redact_uri(file)} has no split {split}; it has {', '.join(splits)} (from {context.named})"
             )
         inner = replace(
             context,
-            named=f"{redacted(file)}: splits.{split}",
+            named=f"{redact_uri(file)}: splits.{split}",
             files=(*context.files, (file, split)),
             depth=context.depth + 1,
         )
@@ -138,7 +138,7 @@ class _Resolver:
             listed_in=speaks_for(file) or context.listed_in,
         )
         part = node.split_part or split
-        return self._leaf(uri, part, inner) if leaf else self.split(located(uri), part, inner)
+        return self._leaf(uri, part, inner) if leaf else self.split(canonical_name(uri), part, inner)
 
     def _group(
         self, node: Node, file: str, split: str, context: _NodeContext, span: SampleRange | None
@@ -192,11 +192,11 @@ class _Resolver:
             start, stop = span.of(samples)
         except ValueError as error:
             raise UsageError(
-                f"{context.named}: the subset {error} in split {split} of {redacted(uri)}"
+                f"{context.named}: the subset {error} in split {split} of {redact_uri(uri)}"
             ) from error
         if start == stop:
             raise UsageError(
-                f"{context.named} takes no sample; split {split} of {redacted(uri)} has {samples}"
+                f"{context.named} takes no sample; split {split} of {redact_uri(uri)} has {samples}"
             )
         dataset_index = list(self.datasets).index(storage.root)
         name = context.name or _last(uri)
@@ -223,7 +223,7 @@ def _names(nodes: Sequence[Node], file: str, named: str) -> list[str]:
 
 def _last(uri: str) -> str:
     """Return the last part of a path, without the ending of a blend file."""
-    last = redacted(uri).rstrip("/").rpartition("/")[2]
+    last = redact_uri(uri).rstrip("/").rpartition("/")[2]
     return last.rpartition(".")[0] if is_blend_file(last) else last
 
 

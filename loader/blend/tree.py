@@ -111,7 +111,7 @@ def weighted_leaves(node: int | Group) -> set[int]:
     return _leaves(node) - _repeated_leaves(node)
 
 
-def reweighted(tree: int | Group, weights: Mapping[str, float] | Sequence[float]) -> int | Group:
+def reweight_blend(tree: int | Group, weights: Mapping[str, float] | Sequence[float]) -> int | Group:
     """Return the same blend with other weights.
 
     Args:
@@ -126,7 +126,7 @@ def reweighted(tree: int | Group, weights: Mapping[str, float] | Sequence[float]
         if len(weights) != len(parts):
             raise UsageError(f"{len(weights)} weights were given for {len(parts)} nodes of the blend")
         weights = {part.name: weight for part, weight in zip(parts, weights, strict=True)}
-    names = [part.name for part in _weighted(tree)]
+    names = [part.name for part in _weighted_nodes(tree)]
     for name, weight in weights.items():
         if not 0 <= weight < math.inf:
             raise UsageError(f"weight {weight} of {name} is no share; give a number from 0 on")
@@ -136,7 +136,7 @@ def reweighted(tree: int | Group, weights: Mapping[str, float] | Sequence[float]
             raise UsageError(
                 f"no node with a weight is called {name}; {nearest}there are: {', '.join(names)}"
             )
-    return _reweighted(tree, {name: exact(weight) for name, weight in weights.items()})
+    return _reweight_node(tree, {name: exact(weight) for name, weight in weights.items()})
 
 
 def exact(factor: float) -> Fraction:
@@ -158,19 +158,19 @@ def _repeated_leaves(node: int | Group) -> set[int]:
     return set[int]().union(*(_repeated_leaves(part.node) for part in node.parts))
 
 
-def _weighted(node: int | Group) -> list[BlendNode]:
+def _weighted_nodes(node: int | Group) -> list[BlendNode]:
     if isinstance(node, int):
         return []
     weighted_parts = [] if node.by == "repetitions" else list(node.parts)
-    return weighted_parts + [part for inner in node.parts for part in _weighted(inner.node)]
+    return weighted_parts + [part for inner in node.parts for part in _weighted_nodes(inner.node)]
 
 
-def _reweighted(node: int | Group, weights: Mapping[str, Fraction]) -> int | Group:
+def _reweight_node(node: int | Group, weights: Mapping[str, Fraction]) -> int | Group:
     if isinstance(node, int):
         return node
     new_weights = {} if node.by == "repetitions" else weights
     parts = tuple(
-        replace(part, factor=new_weights.get(part.name, part.factor), node=_reweighted(part.node, weights))
+        replace(part, factor=new_weights.get(part.name, part.factor), node=_reweight_node(part.node, weights))
         for part in node.parts
     )
     check_weights(parts, node.by)

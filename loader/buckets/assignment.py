@@ -13,7 +13,7 @@ from reelweave.loader.base.columns import distinct, parts
 from reelweave.loader.buckets.cost import Cost, PowerCost, largest_batch
 from reelweave.loader.buckets.frame_sampling import FrameSampling
 from reelweave.loader.buckets.tokens import Compression, sequence_length
-from reelweave.loader.buckets.unassigned import Unassigned, unassigned
+from reelweave.loader.buckets.unassigned import Unassigned, find_unassigned
 from reelweave.loader.dataset.plan_index import PlanIndex
 from reelweave.loader.settings import Settings
 
@@ -258,7 +258,7 @@ def assign(
         text_tokens=index.text_tokens,
         max_text_tokens=config.max_text_tokens,
         bucket_of=bucket_N,
-        unassigned=unassigned(
+        unassigned=find_unassigned(
             rows_X,
             config.sampling.available(index.frames[rows_X], index.fps[rows_X]),
             index.height[rows_X],

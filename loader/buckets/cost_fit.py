@@ -109,7 +109,7 @@ def read_timings(text: str, name: str) -> Timings:
 
 def fit_linear_quadratic(timings: Timings) -> CostFit:
     """Fit a + b*B*S + c*B*S^2 by relative least squares, with non-negative coefficients, and judge the fit."""
-    return _judged(timings, linear_quadratic)
+    return _judge_fit(timings, linear_quadratic)
 
 
 def linear_quadratic(timings: Timings) -> LinearQuadraticCost:
@@ -123,7 +123,7 @@ def linear_quadratic(timings: Timings) -> LinearQuadraticCost:
 
 def fit_power(timings: Timings) -> CostFit:
     """Fit a + b*B*S^p with the p in [1.6, 2.4] of maximum R^2 (AdaptiveLoad, section 3.2), and a, b >= 0."""
-    return _judged(timings, power)
+    return _judge_fit(timings, power)
 
 
 def power(timings: Timings) -> Cost:
@@ -156,7 +156,7 @@ def not_negative(columns: Floats, values: Floats) -> list[float]:
     return best.tolist()
 
 
-def _judged(timings: Timings, fit: Callable[[Timings], Cost]) -> CostFit:
+def _judge_fit(timings: Timings, fit: Callable[[Timings], Cost]) -> CostFit:
     lengths = np.unique(timings.length)
     doubts = _too_little(lengths)
     cost = fit(timings)
@@ -186,7 +186,7 @@ def _judged(timings: Timings, fit: Callable[[Timings], Cost]) -> CostFit:
         worst_error=worst_error,
         worst_cell=cell,
         interval=_interval(timings, fit),
-        lost=_lost(measured.step_s, predicted_s),
+        lost=_lost_share(measured.step_s, predicted_s),
         misfits=tuple(doubts),
     )
 
@@ -230,7 +230,7 @@ def per_shape(timings: Timings) -> tuple[Timings, Places]:
     return Timings(timings.batch[first], timings.length[first], median_s), first
 
 
-def _lost(measured_s: Floats, predicted_s: Floats) -> float:
+def _lost_share(measured_s: Floats, predicted_s: Floats) -> float:
     """Return the share of time lost to prediction errors, see `CostFit`."""
     generator = np.random.Generator(np.random.Philox(0))
     drawn = generator.choice(

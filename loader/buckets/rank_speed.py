@@ -32,16 +32,16 @@ def odd_ranks(timings: Timings, factor: float) -> dict[int, float]:
     if timings.rank is None:
         return {}
     length_n = np.round(np.log(timings.length) / _ALIKE).astype(np.int64)
-    shape_n = _numbered(timings.batch * (length_n.max(initial=0) + 1) + length_n)[1]
+    shape_n = _number_values(timings.batch * (length_n.max(initial=0) + 1) + length_n)[1]
     shape_c = np.unique(np.stack([shape_n, timings.rank]), axis=1)[0]
     shared_n = np.bincount(shape_c)[shape_n] > 1
     if not shared_n.any():
         return {}
     log_n = np.log(timings.step_s[shared_n])
-    ranks_R, rank_n = _numbered(timings.rank[shared_n])
-    shape_n = _numbered(shape_n[shared_n])[1]
+    ranks_R, rank_n = _number_values(timings.rank[shared_n])
+    shape_n = _number_values(shape_n[shared_n])[1]
     # Each rank counts once per shape, however often it ran it.
-    cells_c, cell_n = _numbered(shape_n * len(ranks_R) + rank_n)
+    cells_c, cell_n = _number_values(shape_n * len(ranks_R) + rank_n)
     shape_c, rank_c = np.divmod(cells_c, len(ranks_R))
     log_c = _medians(log_n, cell_n)
     found_R = np.zeros(len(ranks_R))
@@ -56,7 +56,7 @@ def odd_ranks(timings: Timings, factor: float) -> dict[int, float]:
     return dict(zip(ranks_R[odd_R].tolist(), np.exp(found_R[odd_R]).tolist(), strict=True))
 
 
-def _numbered(value_n: Places) -> tuple[Places, Places]:
+def _number_values(value_n: Places) -> tuple[Places, Places]:
     """Return the distinct values, and the place of each value among them."""
     values, number_n = np.unique(value_n, return_inverse=True)
     return values, number_n.reshape(-1)

@@ -67,7 +67,7 @@ class Recalibration:
     odd_ranks: Mapping[int, float] = field(default_factory=dict)
 
 
-def recalibrated(current: Cost, timings: Timings, config: RecalibrateConfig) -> Recalibration:
+def recalibrate(current: Cost, timings: Timings, config: RecalibrateConfig) -> Recalibration:
     """Keep or replace a cost; a pure function, so every rank with the same timings decides the same.
 
     Args:
@@ -81,12 +81,12 @@ def recalibrated(current: Cost, timings: Timings, config: RecalibrateConfig) -> 
             current, False, f"{count} of {config.min_timings} microbatches measured", float("nan")
         )
     odd = odd_ranks(timings, config.odd_rank)
-    decided = _decided(current, _at_one_speed(timings, odd), config)
+    decided = _decide(current, _at_one_speed(timings, odd), config)
     return replace(decided, reason="; ".join([decided.reason, *_in_words(odd)]), odd_ranks=odd)
 
 
-def _decided(current: Cost, timings: Timings, config: RecalibrateConfig) -> Recalibration:
-    """Decide as `recalibrated` does, for timings of equally fast ranks."""
+def _decide(current: Cost, timings: Timings, config: RecalibrateConfig) -> Recalibration:
+    """Decide as `recalibrate` does, for timings of equally fast ranks."""
     before = _median_error(current, timings)
     if before <= config.keep_error:
         return Recalibration(current, False, f"the cost is {before:.1%} off", before)

@@ -66,10 +66,10 @@ def taking_in_rows(index: PlanIndex, rows_X: Places, config: BucketConfig) -> di
 
     changes = [Change(words, keys, takes_in(keys)) for words, keys in candidates]
     changes.sort(key=lambda change: -change.takes_in)
-    needed, max_taken = candidates, takes_in(_joined(candidates, config))
+    needed, max_taken = candidates, takes_in(_join_keys(candidates, config))
     for candidate in reversed(candidates):
         fewer = [other for other in needed if other is not candidate]
-        if takes_in(_joined(fewer, config)) == max_taken:
+        if takes_in(_join_keys(fewer, config)) == max_taken:
             needed = fewer
     return {
         "samples": len(rows_X),
@@ -93,7 +93,7 @@ Candidate = tuple[str, dict[str, Any]]
 
 
 def _together(needed: Sequence[Candidate], config: BucketConfig, takes_in: int) -> dict[str, Any]:
-    keys = _joined(needed, config)
+    keys = _join_keys(needed, config)
     wider = BucketConfig.model_validate({**config.model_dump(), **keys})
     return {
         "words": [words for words, _ in needed],
@@ -105,7 +105,7 @@ def _together(needed: Sequence[Candidate], config: BucketConfig, takes_in: int) 
     }
 
 
-def _joined(candidates: Sequence[Candidate], config: BucketConfig) -> dict[str, Any]:
+def _join_keys(candidates: Sequence[Candidate], config: BucketConfig) -> dict[str, Any]:
     """Return the keys of all candidates together; shapes are added to those of the configuration."""
     values: dict[str, Any] = {}
     for _, keys in candidates:

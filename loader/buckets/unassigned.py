@@ -55,7 +55,7 @@ class Unassigned:
         return {self.reasons[index]: int(count_U[index]) for index in order if count_U[index]}
 
 
-def unassigned(
+def find_unassigned(
     rows_X: NDArray[np.int64],
     frames_X: NDArray[np.integer[Any]],
     height_X: NDArray[np.integer[Any]],

@@ -27,7 +27,7 @@ def read_listed(storage: Storage, entry: FileEntry, where: str) -> bytes:
     """
     if entry.size > MAX_TABLE_BYTES:
         raise RunError(f"{where} has {entry.size} bytes, more than fits in memory")
-    with explained(where):
+    with explain_missing(where):
         data = storage.read(entry.path, 0, entry.size + 1)
     if len(data) != entry.size or sha256(data) != entry.sha256:
         raise RunError(f"{where} is damaged: its checksum is not the manifest's")
@@ -36,7 +36,7 @@ def read_listed(storage: Storage, entry: FileEntry, where: str) -> bytes:
 
 def check_listed(storage: Storage, entry: FileEntry, where: str) -> None:
     """Compare size and checksum of a listed file in bounded memory; arguments and errors as of `read_listed`."""
-    with explained(where):
+    with explain_missing(where):
         info = storage.stat(entry.path)
         if info is None:
             raise FileNotFoundError
@@ -55,7 +55,7 @@ def digest_of(file: BinaryIO) -> str:
 
 
 @contextmanager
-def explained(where: str) -> Iterator[None]:
+def explain_missing(where: str) -> Iterator[None]:
     """Replace the error for a missing file by one that names the remedy."""
     try:
         yield

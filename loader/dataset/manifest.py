@@ -173,17 +173,17 @@ def table_path(name: str, revision: int) -> str:
 
     Changes write tables under new names, so readers see the old dataset or the new one, whole.
     """
-    return _revised(name, revision, "parquet")
+    return _revision_name(name, revision, "parquet")
 
 
 def plan_path(revision: int) -> str:
     """Return the path of the plan index: ``plan.arrow``, and ``plan.000001.arrow`` after the first change."""
-    return _revised("plan", revision, "arrow")
+    return _revision_name("plan", revision, "arrow")
 
 
 def history_path(revision: int) -> str:
     """Return the path of the history: ``history.000001.arrow`` after the first change; the first revision has none."""
-    return _revised("history", revision, "arrow")
+    return _revision_name("history", revision, "arrow")
 
 
 def search_folder(index_sha256: str) -> str:
@@ -307,5 +307,5 @@ def sha256(data: bytes | memoryview) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def _revised(name: str, revision: int, suffix: str) -> str:
+def _revision_name(name: str, revision: int, suffix: str) -> str:
     return f"{name}.{suffix}" if revision == 0 else f"{name}.{revision:06d}.{suffix}"

@@ -25,7 +25,7 @@ from reelweave.loader.dataset.manifest import FileEntry
 from reelweave.loader.dataset.tables.arrow_file import read_columns
 from reelweave.loader.errors import RunError
 from reelweave.loader.storage.base import Storage
-from reelweave.loader.storage.leases.fenced import unfenced
+from reelweave.loader.storage.leases.fenced import remove_fence
 from reelweave.loader.storage.local import LocalStorage
 
 MAX_BYTES_PER_SAMPLE = 40
@@ -93,7 +93,7 @@ class PlanIndex:
         return {name: value for name, value in values.items() if value is not None}
 
 
-def joined(indices: Sequence[PlanIndex], shards: Sequence[int]) -> PlanIndex:
+def join_indices(indices: Sequence[PlanIndex], shards: Sequence[int]) -> PlanIndex:
     """Concatenate the plan indices of several datasets; shards are numbered consecutively.
 
     The columns are not copied, so those of mapped files take no memory.
@@ -145,7 +145,7 @@ class PlanColumns:
         """Return the columns `PLANNED` of the next rows; errors as of `from_index`."""
         columns = {name: index.column(name).to_numpy() for name in PLANNED if name != "shard"}
         columns["shard"] = _places(index.column("shard"), self._place_of)
-        narrow = {name: _narrowed(name, values, self._rows) for name, values in columns.items()}
+        narrow = {name: _narrow_dtype(name, values, self._rows) for name, values in columns.items()}
         self._rows += len(index)
         return narrow
 
@@ -202,11 +202,11 @@ def open_plan_index(
     if entry.size > samples * MAX_BYTES_PER_SAMPLE + _FRAMING_BYTES:
         raise RunError(f"{where} has {entry.size} bytes, more than a plan index of {samples} samples takes")
     try:
-        if isinstance(unfenced(storage), LocalStorage):
+        if isinstance(remove_fence(storage), LocalStorage):
             with storage.open(entry.path) as file:
-                data, sha256 = _mapped(file, entry.size)
+                data, sha256 = _map_file(file, entry.size)
         else:
-            data, sha256 = _kept(storage, entry, node)
+            data, sha256 = _map_copy(storage, entry, node)
     except FileNotFoundError as error:
         raise RunError(f"{where} is missing, but manifest.json lists it") from error
     if sha256 != entry.sha256:
@@ -294,13 +294,13 @@ class Comparison:
 
 def map_plan_index(storage: Storage, entry: FileEntry, where: str, samples: int) -> PlanIndex:
     """Return a plan index whose checksum was compared, mapped if it lies in a folder; errors as of `from_arrow`."""
-    if isinstance(unfenced(storage), LocalStorage) and entry.size:
+    if isinstance(remove_fence(storage), LocalStorage) and entry.size:
         with storage.open(entry.path) as file:
             return from_arrow(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), where, samples)
     return from_arrow(storage.read(entry.path, 0, entry.size), where, samples)
 
 
-def _mapped(file: BinaryIO, size: int) -> tuple[Any, str]:
+def _map_file(file: BinaryIO, size: int) -> tuple[Any, str]:
     """Map a file of the given size and hash it; return no checksum if its size differs."""
     if os.fstat(file.fileno()).st_size != size:
         return b"", ""
@@ -309,14 +309,14 @@ def _mapped(file: BinaryIO, size: int) -> tuple[Any, str]:
     return (mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if file.tell() else b""), sha256
 
 
-def _kept(storage: Storage, entry: FileEntry, node: NodeFiles) -> tuple[Any, str]:
+def _map_copy(storage: Storage, entry: FileEntry, node: NodeFiles) -> tuple[Any, str]:
     """Map this machine's copy; download it if it is missing or damaged."""
     name, stored = f"{entry.sha256}.plan.arrow", (b"", "")
     try:
         for _ in range(2):
             path = node.file(name, lambda path: _fetch(storage, entry, path))
             with path.open("rb") as file:
-                stored = _mapped(file, entry.size)
+                stored = _map_file(file, entry.size)
             if stored[1] == entry.sha256:
                 break
             node.drop(name)
@@ -362,7 +362,7 @@ def _places(column: pa.ChunkedArray, place_of: Mapping[str, int]) -> NDArray[np.
     return place_U[name_N]
 
 
-def _narrowed(name: str, values: NDArray[Any], first: int) -> NDArray[Any]:
+def _narrow_dtype(name: str, values: NDArray[Any], first: int) -> NDArray[Any]:
     dtype = DTYPES[name]
     if issubclass(dtype, np.integer):
         min_value, max_value = np.iinfo(dtype).min, np.iinfo(dtype).max

@@ -16,7 +16,7 @@ from reelweave.loader.base.shared.node_files import NodeFiles
 from reelweave.loader.dataset.draws import Draws
 from reelweave.loader.dataset.history import RevisionHistory
 from reelweave.loader.dataset.latents import Latents
-from reelweave.loader.dataset.listed import explained
+from reelweave.loader.dataset.listed import explain_missing
 from reelweave.loader.dataset.manifest import MANIFEST, Manifest, history_path, sha256
 from reelweave.loader.dataset.plan_index import (
     PLANNED,
@@ -31,7 +31,7 @@ from reelweave.loader.dataset.shard import Sample, ShardRecord, parsed_sample
 from reelweave.loader.dataset.tables.rows_by_shard import RowsByShard
 from reelweave.loader.dataset.tables.shard_rows import TableRows
 from reelweave.loader.dataset.tables.table_reader import TableReader
-from reelweave.loader.dataset.tars.members import Members, joined, media_members, members
+from reelweave.loader.dataset.tars.members import Members, join_members, media_members, members
 from reelweave.loader.errors import RunError, UsageError
 from reelweave.loader.storage import Storage, StorageConfig, open_storage
 
@@ -214,7 +214,7 @@ class Dataset(TableReader):
         if plan is None or plan.crc32 is None:
             return self.sample_of(self.row(row_number))
         where = self.shard_uri(shard := plan.shard.item(row_number))
-        with explained(where):
+        with explain_missing(where):
             region = self.read_range(shard, plan.offset.item(row_number), plan.size.item(row_number))
         try:
             self._refuse_damaged(row_number, region)
@@ -227,7 +227,7 @@ class Dataset(TableReader):
 
     def sample_of(self, row: Row) -> Sample:
         """Read the whole sample of a row of the index; errors as of `sample`."""
-        with explained(self.shard_storage.uri(row["shard"])):
+        with explain_missing(self.shard_storage.uri(row["shard"])):
             region = self.shard_storage.read(row["shard"], row["offset"], row["size"])
         if sha256(region) != row["sample_sha256"]:
             raise RunError(
@@ -260,7 +260,7 @@ class Dataset(TableReader):
     @cached_property
     def media(self) -> Members:
         """Locations of all samples' videos or images, of any suffix."""
-        return joined(map(media_members, self._parts("index")))
+        return join_members(map(media_members, self._parts("index")))
 
     def read_range(self, shard: int, offset: int, size: int) -> bytes:
         """Return bytes of a shard, by its place in the manifest; fewer if the shard ends before.
@@ -309,7 +309,7 @@ class Dataset(TableReader):
     def members(self, suffix: str) -> Members:
         """Return the locations of the members with a suffix; computed once."""
         if suffix not in self._members:
-            self._members[suffix] = joined(members(part, suffix) for part in self._parts("index"))
+            self._members[suffix] = join_members(members(part, suffix) for part in self._parts("index"))
         return self._members[suffix]
 
     def draws(self, epoch: int, seed: int, lengths_N: NDArray[np.int64] | None = None) -> Draws:
@@ -324,7 +324,7 @@ class Dataset(TableReader):
             row = self.row(row_number)
             raise RunError(f"sample {row['key']} in {row['shard']} has no member {what}")
         shard, offset, size = member
-        with explained(self.shard_storage.uri(shard)):
+        with explain_missing(self.shard_storage.uri(shard)):
             data = self.shard_storage.read(shard, offset, size)
         if len(data) != size:
             key = self.row(row_number)["key"]

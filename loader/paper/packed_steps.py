@@ -15,7 +15,7 @@ from reelweave.loader.paper.plan_metrics import idle, plan_metrics, step_metrics
 from reelweave.loader.paper.simulate import COST_ERRORS, PlannedStep, SimulatedPlan
 from reelweave.loader.plan.balance import least_load
 from reelweave.loader.plan.microbatches import Microbatches, together
-from reelweave.loader.plan.packing import CARRIED, PackSizes, balanced_packs, packs_in_order, taken
+from reelweave.loader.plan.packing import CARRIED, PackSizes, balanced_packs, num_taken, packs_in_order
 from reelweave.loader.plan.policy import Placement, Policy
 
 PACK_POLICIES: tuple[Policy, ...] = ("equal_token", "balanced")
@@ -95,7 +95,7 @@ def packed_steps(
         if policy == "equal_token":
             pack_N = packs_in_order(waiting.length, sizes)
         else:
-            pack_N = _balanced(waiting.length, cost, budgets, sizes, carried)
+            pack_N = _balance_packs(waiting.length, cost, budgets, sizes, carried)
         spent_s = time.perf_counter() - began
         if len(pack_N) > held:
             raise UsageError(_TOO_SMALL.format(held=held, ranks=ranks, packs=packs, tokens=sizes.tokens))
@@ -154,12 +154,12 @@ def _own_lengths(samples: Microbatches) -> Microbatches:
     return replace(samples, length=samples.tokens)
 
 
-def _balanced(
+def _balance_packs(
     waiting_N: NDArray[np.int64], cost: Cost, budgets: Budgets, sizes: PackSizes, carried: int
 ) -> NDArray[np.int64]:
     counted, limit = budgets.counted_cost, budgets.cost_limit
     limit = None if limit is None else limit - counted.fixed_s
-    lengths = waiting_N[: taken(waiting_N, counted.sample_s(waiting_N), sizes, limit)]
+    lengths = waiting_N[: num_taken(waiting_N, counted.sample_s(waiting_N), sizes, limit)]
     return balanced_packs(lengths, cost.sample_s(lengths), sizes, carried)
 
 

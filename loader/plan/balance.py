@@ -31,7 +31,7 @@ class RankCapacity(NamedTuple):
     limit: int
 
 
-def balanced(costs: Floats, ranks: int) -> Places:
+def balance_costs(costs: Floats, ranks: int) -> Places:
     """Return a rank for each microbatch; ranks may get different numbers of them, each at least one.
 
     Args:
@@ -41,7 +41,7 @@ def balanced(costs: Floats, ranks: int) -> Places:
     Returns:
         int64 [M], equal for equal costs on every machine.
     """
-    return exchanged(costs, _largest_first(costs, ranks), np.zeros(ranks))
+    return exchange_items(costs, _largest_first(costs, ranks), np.zeros(ranks))
 
 
 def least_load(costs: Floats, ranks: int) -> float:
@@ -74,7 +74,7 @@ def _largest_first(costs: Floats, ranks: int) -> Places:
     return rank_of
 
 
-def exchanged(
+def exchange_items(
     costs: Floats,
     rank_of: Places,
     targets: Floats,
@@ -108,7 +108,7 @@ def exchanged(
         light = np.roll(light, round_index // 2 % _SHIFTS)
         two_for_two = round_index % 2 == 1
         offered = _OFFERED_TWO if two_for_two else _OFFERED_ONE
-        items = _items(_offered(costs, rank_of, offered, round_index * _GOLDEN % 1), rank_of, ranks)
+        items = _items(_offer_items(costs, rank_of, offered, round_index * _GOLDEN % 1), rank_of, ranks)
         bundles = _bundles(items.shape[1], two_for_two)
         at_once = max(1, _COMPARED // bundles.shape[1] ** 2)
         if two_for_two or room is not None:
@@ -139,10 +139,10 @@ def _meet(
         bundles: int64 [2, n], pairs of columns of ``items`` to exchange together.
         heavy: int64 [P], heavy rank of each pair.
         light: int64 [P], light rank of each pair.
-        room: capacity of a rank, see `exchanged`.
+        room: capacity of a rank, see `exchange_items`.
     """
 
-    def moved(values: NDArray[Any]) -> NDArray[Any]:
+    def net_moves(values: NDArray[Any]) -> NDArray[Any]:
         """Return the net value that each exchange takes from the heavy rank, [P, n, n]."""
         given_Pn, taken_Pn = (
             np.where(items[ranks] >= 0, values[items[ranks]], 0)[:, bundles].sum(axis=1)
@@ -151,10 +151,10 @@ def _meet(
         return np.asarray(given_Pn[:, :, None] - taken_Pn[:, None, :])
 
     gap_P = loads[heavy] - loads[light]
-    left_Pnn = np.abs(gap_P[:, None, None] - 2 * moved(costs))
+    left_Pnn = np.abs(gap_P[:, None, None] - 2 * net_moves(costs))
     if room is not None:
         held_P11 = np.bincount(rank_of, weights=room.sizes, minlength=len(loads))[:, None, None]
-        more_Pnn = moved(room.sizes)
+        more_Pnn = net_moves(room.sizes)
         fits_Pnn = (held_P11[light] + more_Pnn <= room.limit) & (held_P11[heavy] - more_Pnn <= room.limit)
         fits_Pnn &= held_P11[heavy] > more_Pnn
         left_Pnn = np.where(fits_Pnn, left_Pnn, np.inf)
@@ -180,7 +180,7 @@ def _bundles(columns: int, two: bool) -> Places:
     return np.concatenate([np.stack(np.triu_indices(columns, 1)), [[none], [none]]], axis=1)
 
 
-def _offered(costs: Floats, rank_of: Places, max_items: int, phase: float) -> Places:
+def _offer_items(costs: Floats, rank_of: Places, max_items: int, phase: float) -> Places:
     """Return the numbers of at most ``max_items`` microbatches of each rank, evenly spaced by cost; rising, int64 [n].
 
     Args:

@@ -6,7 +6,7 @@ import numpy as np
 
 from reelweave.loader.base.arrays import Flags, Numbers, Places, numbers
 from reelweave.loader.base.columns import parts
-from reelweave.loader.base.philox import shuffled
+from reelweave.loader.base.philox import shuffle_indices
 from reelweave.loader.buckets.assignment import Assignment
 from reelweave.loader.dataset.draws import Draws
 from reelweave.loader.plan.microbatch_table import (
@@ -17,7 +17,7 @@ from reelweave.loader.plan.microbatch_table import (
 )
 from reelweave.loader.plan.pack_plan import packs
 from reelweave.loader.plan.policy import StepLayout
-from reelweave.loader.plan.shuffle import Grouped, Permuted, Shuffle, grouped
+from reelweave.loader.plan.shuffle import Grouped, Permuted, Shuffle, sort_by_group
 
 
 class EpochPart(NamedTuple):
@@ -69,7 +69,7 @@ def group_draws(assignment: Assignment, draws: Draws, near_N: Numbers | None = N
 def grouped_draws(assignment: Assignment, draws: Draws, over_D: Flags, near_N: Numbers | None) -> Grouped:
     """Group the draws that are not over by bucket, for a permuted order."""
     group_D, _ = _groups(assignment, draws, over_D)
-    return grouped(group_D, len(assignment.buckets), None if near_N is None else near_N[draws.rows])
+    return sort_by_group(group_D, len(assignment.buckets), None if near_N is None else near_N[draws.rows])
 
 
 def _groups(assignment: Assignment, draws: Draws, over_D: Flags) -> tuple[Numbers, Places]:
@@ -107,11 +107,11 @@ def sorted_order(part: EpochPart) -> tuple[Numbers, MicrobatchTable, Numbers, in
     group_D, count_G = _groups(part.assignment, part.draws, part.over_D)
     carried = 0
     if layout.regime == "pack":
-        order = shuffled(*part.samples_key, len(group_D), (group_D > 0).astype(np.uint8))[count_G[0] :]
+        order = shuffle_indices(*part.samples_key, len(group_D), (group_D > 0).astype(np.uint8))[count_G[0] :]
         packed, table, carried = packs(part.assignment, part.draws.rows[order], layout)
         order, turns = order[packed], numbers(table.total)
     else:
-        order = shuffled(*part.samples_key, len(group_D), group_D)[count_G[0] :]
+        order = shuffle_indices(*part.samples_key, len(group_D), group_D)[count_G[0] :]
         table = fill_steps(cut_microbatches(count_G[1:], part.batch_sizes), layout.per_step)
         turns = training_order(table, layout.run, *part.turns_key)
     fillers = -len(turns) % layout.per_step

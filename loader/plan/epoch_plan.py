@@ -278,7 +278,7 @@ def plan_epoch(
     if draws is None:
         draws = Draws.once(numbers(len(assignment.bucket_of)), epoch)
     num_draws = len(draws.rows)
-    draws, over_D = finished(done, seed, epoch, draws, near_N)
+    draws, over_D = finish_parts(done, seed, epoch, draws, near_N)
     # After a change of the dataset few draws may be left, which fillers make a step of.
     _check_fills(max(num_draws, len(draws.rows)), layout, assignment.unassigned, drawn=True)
     rest = EpochPart(assignment, seed, epoch, len(done), layout, draws, over_D, shuffle, near_N)
@@ -288,7 +288,7 @@ def plan_epoch(
     return plan
 
 
-def finished(
+def finish_parts(
     done: Sequence[DoneSegment], seed: int, epoch: int, draws: Draws, near_N: Numbers | None = None
 ) -> tuple[Draws, Flags]:
     """Return the draws of an epoch after finished parts, and which of them are over; arguments as of `plan_epoch`."""
@@ -353,10 +353,10 @@ def _part(part: EpochPart, groups: Grouped | None = None) -> EpochPlan:
 def _window(plan: EpochPlan, window: int) -> list[tuple[Places, Placement]]:
     """Place the steps of a window, in this process or in the machine's first process that needs them."""
     if plan.shared is None:
-        columns = _placed(plan, window)
+        columns = _place_window(plan, window)
     else:
         node, name = plan.shared
-        columns = node.arrays(f"{name}.{window}", lambda: _placed(plan, window))
+        columns = node.arrays(f"{name}.{window}", lambda: _place_window(plan, window))
         node.drop_arrays(f"{name}.{window - _KEPT_WINDOWS}")
     steps = zip(
         *(columns[name].reshape(-1, plan.layout.per_step) for name in ("member", "rank", "slot")), strict=True
@@ -365,7 +365,7 @@ def _window(plan: EpochPlan, window: int) -> list[tuple[Places, Placement]]:
     return [(member, Placement(rank, slot, ranks, regime)) for member, rank, slot in steps]
 
 
-def _placed(plan: EpochPlan, window: int) -> dict[str, Places]:
+def _place_window(plan: EpochPlan, window: int) -> dict[str, Places]:
     """Return microbatches, ranks and slots of a window's steps, step after step; int64 [steps x ranks x m]."""
     length = plan.layout.window * plan.layout.per_step
     members = np.arange(window * length, min((window + 1) * length, len(plan.turns)))

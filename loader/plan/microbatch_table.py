@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from reelweave.loader.base.arrays import Numbers, Places, number_type
-from reelweave.loader.base.philox import shuffled
+from reelweave.loader.base.philox import shuffle_indices
 
 
 class MicrobatchRuns(NamedTuple):
@@ -117,12 +117,12 @@ def training_order(table: MicrobatchTable, run: int, seed: int, counter: int, pu
         purpose: see `reelweave.loader.base.philox.words`.
     """
     if run == 1:
-        return shuffled(seed, counter, purpose, table.total)
+        return shuffle_indices(seed, counter, purpose, table.total)
     # The same function that cuts samples into microbatches cuts microbatches into runs.
     count_K = np.bincount(table.bucket, table.length).astype(np.int64)
     lots = cut_microbatches(count_K, np.full_like(count_K, run))
     start_R, size_R, _ = lots.runs(np.arange(lots.total))
-    turn_R = shuffled(seed, counter, purpose, lots.total, (size_R < run).astype(np.uint8))
+    turn_R = shuffle_indices(seed, counter, purpose, lots.total, (size_R < run).astype(np.uint8))
     return expand_ranges(start_R[turn_R], size_R[turn_R]).astype(number_type(table.total))
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from reelweave.loader.base.arrays import Floats, Numbers, Places
 from reelweave.loader.buckets.assignment import Assignment
 from reelweave.loader.plan.microbatch_table import MicrobatchTable
-from reelweave.loader.plan.packing import CARRIED, PackSizes, balanced_packs, packs_in_order, taken
+from reelweave.loader.plan.packing import CARRIED, PackSizes, balanced_packs, num_taken, packs_in_order
 from reelweave.loader.plan.policy import StepLayout
 
 
@@ -66,7 +66,7 @@ def pack_epoch(
         if layout.policy == "equal_token":
             pack_n = _in_order(length_N[waiting], cost_N[waiting], sizes)
         else:
-            count = min(taken(length_N[waiting], counted_N[waiting], sizes, limit), len(waiting))
+            count = min(num_taken(length_N[waiting], counted_N[waiting], sizes, limit), len(waiting))
             pack_n = balanced_packs(length_N[waiting[:count]], cost_N[waiting[:count]], sizes, len(late))
         packed_rows = waiting[: len(pack_n)]
         at = max(at, int(packed_rows[-1]) + 1)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from reelweave.loader.errors import UsageError
-from reelweave.loader.plan.balance import RankCapacity, exchanged
+from reelweave.loader.plan.balance import RankCapacity, exchange_items
 
 Floats = NDArray[np.float64]
 Places = NDArray[np.int64]
@@ -61,7 +61,7 @@ def cu_seqlens(lengths: ArrayLike) -> NDArray[np.int32]:
     return ends.astype(np.int32)
 
 
-def taken(lengths_N: Places, costs_N: Floats, step: PackSizes, cost_limit: float | None = None) -> int:
+def num_taken(lengths_N: Places, costs_N: Floats, step: PackSizes, cost_limit: float | None = None) -> int:
     """Return the number of samples of the next step: those that fill 85 % of its tokens, at least one per pack.
 
     Args:
@@ -112,7 +112,7 @@ def balanced_packs(lengths_N: Places, costs_N: Floats, step: PackSizes, carried:
     is_packed = pack_N != CARRIED
     room = RankCapacity(sizes_N[is_packed], step.tokens)
     rounds = min(max(1, _LOOKED_AT // len(lengths_N)), _MOST_ROUNDS)
-    pack_N[is_packed] = exchanged(
+    pack_N[is_packed] = exchange_items(
         costs_N[is_packed], pack_N[is_packed], targets_P, room, rounds, _GOOD_ENOUGH
     )
     return _even_ranks(pack_N, costs_N, step)

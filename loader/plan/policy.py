@@ -7,8 +7,8 @@ import numpy as np
 
 from reelweave.loader.base.arrays import Flags, Floats, Places
 from reelweave.loader.buckets.assignment import Budgets
-from reelweave.loader.plan.balance import balanced
-from reelweave.loader.plan.slots import slotted
+from reelweave.loader.plan.balance import balance_costs
+from reelweave.loader.plan.slots import assign_slots
 
 Policy = Literal["equal_token", "dual_constraint", "same_bucket", "balanced"]
 """equal_token: equal tokens in every microbatch, dealt to the ranks in order. dual_constraint: B by memory and
@@ -112,22 +112,24 @@ def place(
     """
     ranks, steps = layout.ranks, len(costs) // layout.per_step
     if layout.regime == "slot" and layout.policy == "balanced":
-        step, rank, slot = slotted(costs, samples, images, ranks, steps, layout.lookahead)
+        step, rank, slot = assign_slots(costs, samples, images, ranks, steps, layout.lookahead)
         members = [np.flatnonzero(step == index) for index in range(steps)]
         return [
             (members_of_step, Placement(rank[members_of_step], slot[members_of_step], ranks, "slot"))
             for members_of_step in members
         ]
     indices = np.arange(len(costs)).reshape(steps, layout.per_step)
-    return [(members_of_step, _placed(layout, costs[members_of_step])) for members_of_step in indices]
+    return [
+        (members_of_step, _place_microbatches(layout, costs[members_of_step])) for members_of_step in indices
+    ]
 
 
-def _placed(layout: StepLayout, costs: Floats) -> Placement:
+def _place_microbatches(layout: StepLayout, costs: Floats) -> Placement:
     ranks, indices = layout.ranks, np.arange(len(costs))
     # One microbatch per rank leaves nothing to balance; packs are balanced when they are made.
     if layout.policy != "balanced" or len(costs) == ranks or layout.regime == "pack":
         return Placement(indices % ranks, indices // ranks, ranks, layout.regime)
-    rank = balanced(costs, ranks)
+    rank = balance_costs(costs, ranks)
     order = np.lexsort((indices, -costs, rank))
     first = np.searchsorted(rank[order], np.arange(ranks))
     slot = np.empty(len(costs), np.int64)

@@ -276,13 +276,13 @@ def state_of(
         step=position.step,
         epoch=position.epoch,
         settings=settings,
-        parts=_numbered(position.parts, settings),
+        parts=_number_parts(position.parts, settings),
         eras=[
             EnteredEra(
                 stage=era.stage,
                 epoch=era.epoch,
                 revision=era.revision,
-                parts=_numbered(era.parts, settings),
+                parts=_number_parts(era.parts, settings),
                 begun=[f"{passes}+{skipped}" if skipped else str(passes) for passes, skipped in era.begun],
             )
             if era.revision or era.parts or era.begun
@@ -292,7 +292,7 @@ def state_of(
     ).model_dump(mode="json")
 
 
-def _numbered(parts: Sequence[EpochSegment], settings: Sequence[Setting]) -> list[_Part]:
+def _number_parts(parts: Sequence[EpochSegment], settings: Sequence[Setting]) -> list[_Part]:
     return [(settings.index(part.setting), *part[1:]) for part in parts]
 
 

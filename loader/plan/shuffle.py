@@ -61,7 +61,7 @@ class Grouped(NamedTuple):
     starts: Places
 
 
-def grouped(group_D: Numbers, groups: int, near_D: Numbers | None = None) -> Grouped:
+def sort_by_group(group_D: Numbers, groups: int, near_D: Numbers | None = None) -> Grouped:
     """Sort the draws by group, without group 0.
 
     Args:
@@ -120,13 +120,13 @@ class Permuted:
         keys_GK, size_G = self._keys, np.diff(self.starts)
         full_G, short_G = np.divmod(size_G, self.run)  # whole runs, and samples of the shorter last run
         if self.run == 1:
-            return permuted(place_n, size_G[group_n], keys_GK[group_n, :_ROUNDS])
+            return permute_indices(place_n, size_G[group_n], keys_GK[group_n, :_ROUNDS])
         size_n, full_n, short_n = size_G[group_n], full_G[group_n], short_G[group_n]
         where_n = _below(keys_GK[group_n, -2], full_n + 1) * self.run
         in_short = (place_n >= where_n) & (place_n < where_n + short_n)
         before_n = np.where(in_short, 0, place_n - np.where(place_n >= where_n, short_n, 0))
         unit_n, inner_n = np.divmod(before_n, self.run)
-        unit_n = permuted(unit_n, np.maximum(full_n, 1), keys_GK[group_n, :_ROUNDS])
+        unit_n = permute_indices(unit_n, np.maximum(full_n, 1), keys_GK[group_n, :_ROUNDS])
         member_n = np.where(in_short, full_n * self.run + place_n - where_n, unit_n * self.run + inner_n)
         # The offset differs by epoch, so that runs begin at other samples.
         return np.asarray((member_n + _below(keys_GK[group_n, -1], size_n)) % size_n)
@@ -137,7 +137,7 @@ class Permuted:
         return words(self.seed, self.number, self.purpose, groups * _KEYS).reshape(groups, _KEYS)
 
 
-def permuted(place_n: Places, size_n: Places, keys_nR: Words) -> Places:
+def permute_indices(place_n: Places, size_n: Places, keys_nR: Words) -> Places:
     """Map each place by a random permutation of 0 to size - 1.
 
     Args:
@@ -155,15 +155,15 @@ def permuted(place_n: Places, size_n: Places, keys_nR: Words) -> Places:
         for round_index in range(keys_nR.shape[1]):
             key = keys_nR[walking, round_index]
             if round_index % 2:
-                right = (right + _mixed(high_bits ^ key) % low) % low
+                right = (right + _mix_words(high_bits ^ key) % low) % low
             else:
-                high_bits = (high_bits + _mixed(right ^ key) % high) % high
+                high_bits = (high_bits + _mix_words(right ^ key) % high) % high
         found_n[walking] = high_bits * low + right
         walking = walking[found_n[walking] >= size_n[walking].astype(np.uint64)]
     return found_n.astype(np.int64)
 
 
-def _mixed(word_n: Words) -> Words:
+def _mix_words(word_n: Words) -> Words:
     """Hash each word: the finalizer of SplitMix64 (Steele, Lea and Flood, 2014)."""
     word_n = word_n + np.uint64(0x9E3779B97F4A7C15)
     word_n = (word_n ^ (word_n >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

@@ -16,7 +16,7 @@ _STAY = (0, 0.01, 0.02, 0.03, 0.05, 0.08)  # candidate shares of the microbatche
 _SPREAD = 1.15  # maximum variation of composition over the steps, relative to the stream's own
 
 
-def slotted(
+def assign_slots(
     costs: Floats, samples: Places, images: Flags, ranks: int, steps: int, lookahead: int
 ) -> tuple[Places, Places, Places]:
     """Return a step, a rank and a slot for each microbatch of some steps.
@@ -53,7 +53,7 @@ def _steps(costs: Floats, samples: Places, images: Flags, ranks: int, steps: int
         phases, uneven = _phases(samples[moving], count / ranks, reach)
         if uneven > allowed[0] and stay < _STAY[-1]:
             continue
-        step = _filled(costs, own_step, moving, phases, ranks, reach)
+        step = _fill_steps(costs, own_step, moving, phases, ranks, reach)
         if (_spreads(step, samples, rare) <= allowed).all():
             break
     return step
@@ -93,7 +93,7 @@ def _phases(samples: Places, rows_N: Floats, reach: int) -> tuple[Places, float]
     return phase_RT, float(of_step.std())
 
 
-def _filled(
+def _fill_steps(
     costs: Floats, own_step: Places, moving: Places, phase_RT: Places, ranks: int, reach: int
 ) -> Places:
     """Return the step of each microbatch."""

@@ -46,7 +46,7 @@ class RankMicrobatch:
     after: Position
 
 
-def assembled(
+def assemble_batch(
     part: DecodedSlice[RankMicrobatch],
     latents: Latents | None,
     decode: bool,
@@ -77,24 +77,27 @@ def assembled(
         "weight": weight * (len(used) / len(loaded)),
         "missing": weight * (1 - len(used) / len(loaded)),
     }
-    contents = _chosen(torch.split(part.content, [sample.size for sample in loaded]), kept_indices)
+    contents = _choose_parts(torch.split(part.content, [sample.size for sample in loaded]), kept_indices)
     if latents is not None and latents.text is not None:
-        texts = _chosen(torch.split(part.contexts, [sample.text for sample in loaded]), kept_indices)
-        common["contexts"] = tuple(_viewed(text, latents.dtype, (-1, latents.text.width)) for text in texts)
+        texts = _choose_parts(torch.split(part.contexts, [sample.text for sample in loaded]), kept_indices)
+        common["contexts"] = tuple(
+            _view_bytes(text, latents.dtype, (-1, latents.text.width)) for text in texts
+        )
     kinds = [dtype_and_shape(bucket, latents) for bucket in buckets]
     if not decode:
         frames = tuple(np.array(sample.frames) for sample in kept_samples)
-        common["media"] = EncodedClips(_joined(part.content, contents), _offsets(kept_samples), frames)
+        common["media"] = EncodedClips(_join_parts(part.content, contents), _offsets(kept_samples), frames)
         kinds, contents = [(kind, _NO_FRAMES) for kind, _ in kinds], [part.content[:0]] * len(kept_samples)
     if planned.packed:
         videos = tuple(
-            _viewed(content, str(kind), shape) for content, (kind, shape) in zip(contents, kinds, strict=True)
+            _view_bytes(content, str(kind), shape)
+            for content, (kind, shape) in zip(contents, kinds, strict=True)
         )
         lengths = tuple(planned.lengths[index] for index in kept_indices)
         return Pack(buckets=buckets, lengths=lengths, videos=videos, **common)
     [(kind, shape), *_] = kinds
-    values = _joined(part.content, contents) if decode else part.content[:0]
-    own_BCTHW = _viewed(values, str(kind), (len(buckets), *shape))
+    values = _join_parts(part.content, contents) if decode else part.content[:0]
+    own_BCTHW = _view_bytes(values, str(kind), (len(buckets), *shape))
     if kind != np.uint8:
         common["latents_BCTHW"] = own_BCTHW
         own_BCTHW = torch.empty(len(buckets), *_NO_FRAMES, dtype=torch.uint8)
@@ -128,11 +131,11 @@ def _facts(
     }
 
 
-def _chosen(parts: Sequence[torch.Tensor], indices: Sequence[int]) -> list[torch.Tensor]:
+def _choose_parts(parts: Sequence[torch.Tensor], indices: Sequence[int]) -> list[torch.Tensor]:
     return [parts[index] for index in indices]
 
 
-def _joined(joint: torch.Tensor, parts: Sequence[torch.Tensor]) -> torch.Tensor:
+def _join_parts(joint: torch.Tensor, parts: Sequence[torch.Tensor]) -> torch.Tensor:
     """Return parts of a tensor as one; without a copy if they are all of it."""
     size = sum(map(len, parts))
     return joint if size == len(joint) else torch.cat(list(parts))
@@ -142,7 +145,7 @@ def _offsets(samples: Sequence[LoadedSample]) -> tuple[int, ...]:
     return (0, *accumulate(sample.size for sample in samples))
 
 
-def _viewed(bytes_N: torch.Tensor, dtype: str, shape: tuple[int, ...]) -> torch.Tensor:
+def _view_bytes(bytes_N: torch.Tensor, dtype: str, shape: tuple[int, ...]) -> torch.Tensor:
     """Return bytes viewed as numbers; copied if misaligned, such as behind pixels in a pack."""
     kind: torch.dtype = getattr(torch, dtype)
     if bytes_N.storage_offset() % kind.itemsize:

@@ -109,7 +109,7 @@ class DiskCache:
             self._space.remove(self._path(name))
 
     def _path(self, name: str) -> str:
-        return self._space.path(hashlib.blake2b(_encoded(name), digest_size=20).digest())
+        return self._space.path(hashlib.blake2b(_encode_name(name), digest_size=20).digest())
 
     def _pause(self, error: OSError) -> None:
         self._paused_until = time.monotonic() + _PAUSE_S
@@ -122,12 +122,12 @@ class DiskCache:
             )
 
 
-def _encoded(name: str) -> bytes:
+def _encode_name(name: str) -> bytes:
     return name.encode(errors="surrogatepass")
 
 
 def _head(name: str, data: bytes) -> bytes:
-    return _HEAD.pack(len(data), zlib.crc32(data, zlib.crc32(_encoded(name))))
+    return _HEAD.pack(len(data), zlib.crc32(data, zlib.crc32(_encode_name(name))))
 
 
 def _use(handle: int) -> None:

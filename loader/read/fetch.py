@@ -30,7 +30,7 @@ class RangeRequest:
     wanted: tuple[int, ...]
 
 
-def coalesced(
+def coalesce_ranges(
     ranges: Sequence[ByteRange], waste: float = _WASTE, max_bytes: int = MAX_RANGE_BYTES
 ) -> list[RangeRequest]:
     """Coalesce byte ranges into requests: adjacent ranges are read together, small gaps included.
@@ -107,7 +107,7 @@ class Fetcher:
     def fetch(self, ranges: Sequence[ByteRange]) -> list[Fetched]:
         """Start reading; return the future bytes in the order of the ranges."""
         fetched: dict[int, Fetched] = {}
-        for request in coalesced(ranges, max_bytes=self._most):
+        for request in coalesce_ranges(ranges, max_bytes=self._most):
             future = self._pool.submit(self._read, *request.span)
             for index in request.wanted:
                 start = ranges[index].offset - request.span.offset

@@ -8,7 +8,7 @@ import numpy as np
 from reelweave.loader.base.arrays import Numbers, number_type, numbers
 from reelweave.loader.dataset.plan_index import PlanIndex
 from reelweave.loader.plan.epoch_plan import EpochPlan
-from reelweave.loader.read.fetch import ByteRange, coalesced
+from reelweave.loader.read.fetch import ByteRange, coalesce_ranges
 
 _MICROBATCHES = 20_000
 
@@ -56,7 +56,7 @@ def locality(index: PlanIndex, plan: EpochPlan, near_N: Numbers) -> Locality:
         for micro in step.microbatches:
             columns = (column[micro.rows].tolist() for column in (index.shard, index.offset, index.size))
             ranges = [ByteRange(*span_fields) for span_fields in zip(*columns, strict=True)]
-            coalesced_ranges = coalesced(ranges)
+            coalesced_ranges = coalesce_ranges(ranges)
             requests += len(coalesced_ranges)
             read += sum(request.span.size for request in coalesced_ranges)
             needed += sum(byte_range.size for byte_range in ranges)

@@ -10,12 +10,12 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 from reelweave.loader.base.arrays import Places
-from reelweave.loader.base.prefetch import prefetched
+from reelweave.loader.base.prefetch import prefetch
 from reelweave.loader.batch import BadSample, Microbatch, Pack
 from reelweave.loader.buckets.assignment import Bucket
 from reelweave.loader.dataset.samples.clip import TrainingSample
 from reelweave.loader.errors import MachineError, RunError
-from reelweave.loader.read.assembly import RankMicrobatch, assembled
+from reelweave.loader.read.assembly import RankMicrobatch, assemble_batch
 from reelweave.loader.read.collate import CollatedSize, Collator, DecodedCollator, EncodedCollator
 from reelweave.loader.read.fetch import Fetched, Fetcher
 from reelweave.loader.read.frame_times import variable_times
@@ -93,7 +93,7 @@ class ReadPipeline:
         reading: deque[_InFlight] = deque()
         decoding: deque[_Decoding] = deque()
         may_read_on = True
-        for microbatch in prefetched(planned, _PLANNED_AHEAD):
+        for microbatch in prefetch(planned, _PLANNED_AHEAD):
             reading.append(self._read(microbatch))
             while reading and not self._has_enough(decoding):
                 decoding.append(self._decode(reading.popleft()))
@@ -164,7 +164,7 @@ class ReadPipeline:
             try:
                 clip = self._samples.clip(row, fetched)
                 frames_T = self._frames(row, clip, passed, bucket)
-                filled = _taken(contents, slot, clip, frames_T, passed)
+                filled = _take_clip(contents, slot, clip, frames_T, passed)
             except BadSampleError as error:
                 self._samples.forget(fetched)
                 bad.append(
@@ -200,7 +200,7 @@ class ReadPipeline:
     def _batch(self, part: DecodedSlice[RankMicrobatch]) -> Microbatch | Pack:
         self._count(part.loaded)
         config, reads = self._config, self._samples.taken_counts()
-        return assembled(part, self._latents, config.decode, config.denominator, reads)
+        return assemble_batch(part, self._latents, config.decode, config.denominator, reads)
 
     def _count(self, loaded: Sequence[LoadedSample]) -> None:
         """Count bad samples; a few that come again and again, as in a small bucket, are those few.
@@ -247,7 +247,7 @@ def _distinct(draws: Iterator[tuple[int, int]]) -> Iterator[tuple[int, int]]:
             yield row, passed
 
 
-def _taken(
+def _take_clip(
     contents: Collator, slot: int, clip: TrainingSample, frames_T: Places, passed: int
 ) -> CollatedSize:
     try:

@@ -2,7 +2,7 @@
 
 from reelweave.loader.storage.base import ObjectInfo, Storage
 from reelweave.loader.storage.config import StorageConfig
-from reelweave.loader.storage.leases.lease import leased
+from reelweave.loader.storage.leases.lease import hold_lease
 from reelweave.loader.storage.names import public_url
 from reelweave.loader.storage.opening import open_object, open_storage
 from reelweave.loader.storage.web.web import SilentError, UnansweredError, WebError
@@ -14,7 +14,7 @@ __all__ = [
     "StorageConfig",
     "UnansweredError",
     "WebError",
-    "leased",
+    "hold_lease",
     "open_object",
     "open_storage",
     "public_url",

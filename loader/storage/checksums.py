@@ -21,11 +21,11 @@ def unchanged_file_sha256(path: Path) -> str:
     """Return the hex digest of a file's content; a process reads a file once, unless it changes."""
     status = path.stat()
     # The time of the last change of the inode cannot be set back by a copy that keeps the others.
-    return _remembered(path, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+    return _cached_checksum(path, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
 @lru_cache(maxsize=4096)
-def _remembered(path: Path, *_: int) -> str:
+def _cached_checksum(path: Path, *_: int) -> str:
     return file_sha256(path)
 
 

@@ -17,7 +17,7 @@ from reelweave.loader.base.shared.locks import lock, unlock
 from reelweave.loader.errors import ObjectError, RunError, UsageError
 from reelweave.loader.storage.base import ObjectInfo
 from reelweave.loader.storage.names import LEASE, check_path, check_prefix
-from reelweave.loader.storage.steady import SteadyFile, is_fault, machine_error, retried
+from reelweave.loader.storage.steady import SteadyFile, is_fault, machine_error, retry
 
 T = TypeVar("T")
 
@@ -91,7 +91,7 @@ class LocalStorage:
         name = str(self.folder / check_path(path))
         with self._faults("read", path):
             try:
-                return io.BufferedReader(retried(lambda: SteadyFile(name, _opened)))
+                return io.BufferedReader(retry(lambda: SteadyFile(name, _open_file)))
             except _NO_FILE:
                 raise FileNotFoundError(f"{self.uri(path)} does not exist") from None
 
@@ -163,7 +163,7 @@ class LocalStorage:
 
     def _walk(self, folder: str, prefix: str) -> Iterator[ObjectInfo]:
         """Yield files below ``folder`` ("" or ending in a slash) in the order of their full paths."""
-        folders = [_entered(self.folder, folder)]
+        folders = [_enter_folder(self.folder, folder)]
         while folders:
             path = next(folders[-1].paths, None)
             if path is None:
@@ -178,11 +178,11 @@ class LocalStorage:
                 except OSError as error:
                     if error.errno in _NOTHING_THERE:  # removed meanwhile, or a dangling link
                         continue
-                    status = retried(functools.partial(os.stat, f"{self.folder}/{path}"))
+                    status = retry(functools.partial(os.stat, f"{self.folder}/{path}"))
                 if stat.S_ISREG(status.st_mode):
                     yield _info(path, status)
                 elif path.endswith("/"):
-                    entered = _entered(self.folder, path)
+                    entered = _enter_folder(self.folder, path)
                     if entered.place not in {
                         above.place for above in folders
                     }:  # a link to a parent would loop
@@ -238,7 +238,7 @@ class LocalStorage:
         try:
             if not is_fault(error):
                 raise error
-            return retried(operation)
+            return retry(operation)
         except _NO_FILE:
             raise FileNotFoundError(f"{self.uri(path)} does not exist") from None
         except OSError as last:
@@ -252,14 +252,14 @@ class LocalStorage:
 
 
 def _read(path: str, start: int, length: int | None) -> bytes:
-    handle = _opened(path)
+    handle = _open_file(path)
     try:
         return _range(handle, start, length)
     finally:
         os.close(handle)
 
 
-def _opened(path: str | Path) -> int:
+def _open_file(path: str | Path) -> int:
     """Open the file at ``path`` and return its handle.
 
     Raises:
@@ -272,14 +272,14 @@ def _opened(path: str | Path) -> int:
     return handle
 
 
-def _entered(root: Path, folder: str) -> _Folder:
+def _enter_folder(root: Path, folder: str) -> _Folder:
     def enter() -> tuple[os.stat_result, list[str]]:
         status = os.stat(f"{root}/{folder}")  # noqa: PTH116 - pathlib takes deep paths apart each time
         with os.scandir(f"{root}/{folder}") as entries:
             return status, sorted(f"{entry.name}/" if _is_folder(entry) else entry.name for entry in entries)
 
     try:
-        folder_status, names = retried(enter)
+        folder_status, names = retry(enter)
     except OSError as error:
         if error.errno in _NOTHING_THERE:
             return _Folder(iter(()), None)

@@ -36,7 +36,7 @@ def check_prefix(prefix: str) -> str:
     return prefix
 
 
-def redacted(uri: str) -> str:
+def redact_uri(uri: str) -> str:
     """Return ``uri`` without parts that may be secret: user, password, query and fragment."""
     # Secret keys may contain slashes, so the last @ ends the user part wherever it stands.
     without = re.sub(r"^([^/]*//).*@", r"\1", re.split(r"[?#]", uri)[0], flags=re.DOTALL)
@@ -60,7 +60,7 @@ def without_secrets(text: str) -> str:
 
 def shown_name(text: str) -> str:
     """Return untrusted text for an error message: short, and without passwords."""
-    text = redacted(text) if "://" in text else without_secrets(text)
+    text = redact_uri(text) if "://" in text else without_secrets(text)
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
 
 
@@ -95,7 +95,7 @@ def public_url(url: str) -> str:
     User, password and fragment are removed, and of the query passwords, keys of an API and whole schemes of signing, so
     a link that is signed anew keeps its name. The value of any other parameter that may be secret becomes a digest, so
     that addresses that differ in it keep different names. Other parameters stay. Text that is no web address is reduced
-    further, see `redacted`.
+    further, see `redact_uri`.
     """
     try:
         parts = urlsplit(url)
@@ -103,13 +103,13 @@ def public_url(url: str) -> str:
     except ValueError:
         usable = False
     if not usable:  # the password cannot be located
-        return redacted(url)
+        return redact_uri(url)
     host = parts.netloc.rpartition("@")[2]
     query = _public_query(parts.query, f"{host}{parts.path}", names_file=_FILE.search(parts.path) is not None)
     return urlunsplit((parts.scheme, host, parts.path, query, ""))
 
 
-def undigested(name: str) -> str:
+def undigested_name(name: str) -> str:
     """Return the name of `public_url` as versions before digests gave it: without the parameters that have one."""
     address, _, query = name.partition("?")
     pairs = query.split("&")
@@ -132,7 +132,7 @@ def _public_query(query: str, path: str, names_file: bool) -> str:
         dropped |= {*lone, "expires"}
     kept = [pair for pair in pairs if not (_parameter(pair) in dropped or _PASSWORD.match(_parameter(pair)))]
     return "&".join(
-        _digested(pair, path) if _SECRET_PARAMETER.search(_parameter(pair)) else pair for pair in kept
+        _digest_parameter(pair, path) if _SECRET_PARAMETER.search(_parameter(pair)) else pair for pair in kept
     )
 
 
@@ -163,7 +163,7 @@ def _is_lone_signature(name: str, value: str) -> bool:
     )
 
 
-def _digested(pair: str, path: str) -> str:
+def _digest_parameter(pair: str, path: str) -> str:
     """Return a parameter with a digest of its value; of a parameter without one its name may be the secret."""
     name, equals, value = pair.partition("=")
     if (equals and not value) or _DIGESTED.fullmatch(value if equals else name):

@@ -10,7 +10,7 @@ from reelweave.loader.errors import UsageError
 from reelweave.loader.storage.base import Storage
 from reelweave.loader.storage.config import StorageConfig
 from reelweave.loader.storage.local import LocalStorage
-from reelweave.loader.storage.names import check_path, redacted
+from reelweave.loader.storage.names import check_path, redact_uri
 from reelweave.loader.storage.reach.permissions import refusal
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
@@ -65,7 +65,7 @@ def open_object(
     else:
         folder, slash, name = text.rpartition("/")
         if not name or folder.lower() == "s3:/":
-            raise UsageError(f"{redacted(text)} names no object; give the full path of a file")
+            raise UsageError(f"{redact_uri(text)} names no object; give the full path of a file")
         if _FILE.fullmatch(folder + slash):
             name = unquote(name, errors="surrogateescape")
         elif (match := _S3.fullmatch(text)) and "//" in match[2]:  # prefixes cannot end in a slash
@@ -92,10 +92,10 @@ def _storage(text: str, config: StorageConfig, listed_in: str) -> Storage:
         text = unquote(match[1], errors="surrogateescape")
     elif _SCHEME.match(text):
         raise UsageError(
-            f"cannot open {redacted(text)}; give a local folder, file:///folder, s3://bucket/prefix or http(s)://"
+            f"cannot open {redact_uri(text)}; give a local folder, file:///folder, s3://bucket/prefix or http(s)://"
         )
     if "\0" in text:
-        raise UsageError(f"{redacted(text)!r} is no path of this machine; leave out the NUL")
+        raise UsageError(f"{redact_uri(text)!r} is no path of this machine; leave out the NUL")
     folder = "" if text.startswith("/") else f"{os.getcwd()}/"  # noqa: PTH109 - text is asked for
     return LocalStorage(_path(f"{folder}{text}"))
 
@@ -109,13 +109,13 @@ def _open_web_object(text: str, config: StorageConfig, listed_in: str) -> tuple[
     address, query = _split_query(text)
     folder, _, name = address.rpartition("/")
     if not name or folder.lower() in ("http:/", "https:/"):
-        raise UsageError(f"{redacted(text)} names no object; give the full address of a file")
+        raise UsageError(f"{redact_uri(text)} names no object; give the full address of a file")
     return HttpStorage(folder, config, query, listed_in), check_path(name)
 
 
 def _check_reach(uri: str, listed_in: str, config: StorageConfig) -> None:
     if problem := refusal(uri, listed_in, config.allowed_prefixes):
-        raise UsageError(f"{redacted(uri)} {problem}")
+        raise UsageError(f"{redact_uri(uri)} {problem}")
 
 
 def _split_query(text: str) -> tuple[str, str]:

@@ -24,7 +24,7 @@ class Scratch(tempfile.TemporaryDirectory[str]):
     def __init__(self, prefix: str) -> None:
         _sweep(prefix)
         super().__init__(prefix=prefix)
-        self._release = weakref.finalize(self, os.close, _owned(Path(self.name)))
+        self._release = weakref.finalize(self, os.close, _own_folder(Path(self.name)))
 
     def cleanup(self) -> None:
         """Remove the folder, and release the lock of its owner."""
@@ -32,7 +32,7 @@ class Scratch(tempfile.TemporaryDirectory[str]):
         self._release()
 
 
-def _owned(folder: Path) -> int:
+def _own_folder(folder: Path) -> int:
     """Lock the folder's file of the owner, and return its handle."""
     new = folder / f"{_OWNER}.new"
     handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)

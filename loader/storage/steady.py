@@ -46,7 +46,7 @@ def refuse_fault(error: BaseException, where: str) -> None:
         raise machine_error(where, error) from error
 
 
-def retried(operation: Callable[[], T]) -> T:
+def retry(operation: Callable[[], T]) -> T:
     """Call an operation on a local file until it ends without a fault of the machine, for 1.5 s.
 
     Raises:
@@ -117,7 +117,7 @@ class SteadyFile(io.FileIO):
                 raise
 
         try:
-            return retried(again)
+            return retry(again)
         except OSError as error:
             self.fault = machine_error(self._path, error)
             raise self.fault from error

@@ -87,7 +87,7 @@ class CurriculumPlans:
 
     def plan(self, position: Position) -> EpochPlan:
         """Return the plan of the epoch segment that continues."""
-        begun, plan_of = _begun(position), self._made
+        begun, plan_of = _segment_begin(position), self._made
         if plan_of is None or plan_of[0] != begun:
             plan_of = self._made = begun, self._planned(begun)  # the thread that reads ahead may set it, too
             alive = [(start, plan) for start, plan in self._all if plan() is not None]
@@ -96,13 +96,13 @@ class CurriculumPlans:
 
     def made(self, position: Position) -> EpochPlan | None:
         """Return the same plan if cached: the last one, or one that is still being read; else None."""
-        begun = _begun(position)
+        begun = _segment_begin(position)
         return next((plan() for start, plan in self._all if start == begun), None)
 
     def _planned(self, position: Position) -> EpochPlan:
         part, assignment = position.part, self.assignment(position.part.setting)
         content = [self._source.fingerprint, self._plans, asdict(position)]
-        name = _named(content)
+        name = _plan_name(content)
         if (
             not isinstance(self._source, Blend)
             and part.setting.shuffle.order == "permuted"
@@ -148,13 +148,15 @@ class CurriculumPlans:
                     self._assigned(setting.stage), self._source.draws(0, self._seed), near_N
                 )._asdict()
 
-            name = _named([self._source.fingerprint, self._plans["buckets"], self._plans["curriculum"], key])
+            name = _plan_name(
+                [self._source.fingerprint, self._plans["buckets"], self._plans["curriculum"], key]
+            )
             self._grouped[key] = Grouped(**self._kept(f"{name}.groups", make))
         return self._grouped[key]
 
     def _near(self) -> Numbers:
         """Return the place of each row in the order of the shards."""
-        name = f"{_named([self._source.fingerprint])}.near"
+        name = f"{_plan_name([self._source.fingerprint])}.near"
         return self._kept(name, lambda: {"near": near_rows(self._source.plan_index)})["near"]
 
     def _kept(self, name: str, make: Callable[[], Arrays]) -> Arrays:
@@ -195,7 +197,7 @@ class CurriculumPlans:
         return BlendDraws(self._source, self._seed, weights, self.assignment, self._lengths)
 
     def _rows(self) -> Numbers:
-        name = f"{_named([self._source.fingerprint])}.rows"
+        name = f"{_plan_name([self._source.fingerprint])}.rows"
         return self._kept(name, lambda: {"rows": self._source.draws(0, self._seed).rows})["rows"]
 
     def _lengths(self, index: int, revision: str | None) -> Places:
@@ -205,7 +207,7 @@ class CurriculumPlans:
         if (stage_index, revision) not in self._assignments:
             index = self._draws.plan_index(revision)
             content = [self._source.fingerprint, revision, self._buckets[stage_index].model_dump(mode="json")]
-            name = f"{_named(content)}.buckets"
+            name = f"{_plan_name(content)}.buckets"
             self._assignments[stage_index, revision] = assign(
                 index,
                 self._buckets[stage_index],
@@ -234,7 +236,7 @@ def _blend(source: SampleSource) -> Blend:
     return source
 
 
-def _named(content: Any) -> str:
+def _plan_name(content: Any) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True, default=_plain).encode()).hexdigest()[:32]
 
 
@@ -242,6 +244,6 @@ def _plain(value: Any) -> Any:
     return str(value) if isinstance(value, Fraction) else value.model_dump(mode="json")
 
 
-def _begun(position: Position) -> Position:
+def _segment_begin(position: Position) -> Position:
     """Return the beginning of the segment that continues; its plan does not depend on the step."""
     return replace(position, step=0, parts=(*position.parts[:-1], position.part._replace(steps=0)))

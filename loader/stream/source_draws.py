@@ -20,7 +20,7 @@ from reelweave.loader.dataset import Dataset
 from reelweave.loader.dataset.draws import Draws
 from reelweave.loader.dataset.plan_index import PlanIndex
 from reelweave.loader.errors import UsageError
-from reelweave.loader.plan.epoch_plan import DoneSegment, finished
+from reelweave.loader.plan.epoch_plan import DoneSegment, finish_parts
 from reelweave.loader.plan.position import EpochSegment, Era, Position, Setting
 
 Weights = Mapping[str, float] | Sequence[float] | None
@@ -250,7 +250,7 @@ class BlendDraws:
         if era.parts:
             epoch = self._epoch(tuple(before), last.stage, era.epoch - 1 - last.epoch)
             done = done_segments(era.parts, era.revision, self._assignment, epoch)
-            finished(done, self._seed, era.epoch - 1, epoch.draws)
+            finish_parts(done, self._seed, era.epoch - 1, epoch.draws)
             return replace(mixture_then, begun=epoch.drawn.progress_after)
         mixture = self._weighted(self._mixture_after(tuple(before)), last.stage)
         lengths_N = self._lengths(last.stage, last.revision)

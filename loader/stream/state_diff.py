@@ -90,7 +90,9 @@ def diff_states(first: StreamState, second: StreamState) -> StateDiff:
     return StateDiff(
         relation=_relation(first, second),
         # Earlier epochs may differ in their number of steps.
-        steps_ahead=_done(before) - _done(other) if before.epoch == other.epoch else before.step - other.step,
+        steps_ahead=_num_done(before) - _num_done(other)
+        if before.epoch == other.epoch
+        else before.step - other.step,
         epochs_ahead=before.epoch - other.epoch,
         differences=tuple(_differences(first, second)),
     )
@@ -127,7 +129,7 @@ def _leads_to(start: Position, end: Position) -> Literal["on", "changed"] | None
     return None if start.part.steps else "changed"
 
 
-def _done(position: Position) -> int:
+def _num_done(position: Position) -> int:
     """Return the finished steps of the epoch."""
     return sum(part.steps for part in position.parts)
 

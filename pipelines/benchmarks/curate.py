@@ -100,11 +100,11 @@ def _encode_s(source: SourceRef, record: Record, config: CurateConfig) -> float:
                 picture = pictures.finish(frame)
                 picture.pts, picture.pict_type = record.frames - remaining, 0
                 picture.time_base = encoder.codec_context.time_base
-                spent += _timed(encoder, picture)
+                spent += _time_stream(encoder, picture)
                 remaining -= 1
             if not remaining:
                 break
-        spent += _timed(encoder, None)
+        spent += _time_stream(encoder, None)
     return spent
 
 
@@ -118,7 +118,7 @@ def _encoder(target: Any, size: Geometry, record: Record, config: CurateConfig) 
     return stream
 
 
-def _timed(stream: VideoStream, picture: VideoFrame | None) -> float:
+def _time_stream(stream: VideoStream, picture: VideoFrame | None) -> float:
     began = time.process_time()
     stream.encode(picture)
     return time.process_time() - began

@@ -32,7 +32,7 @@ from reelweave.loader.read.decode import decode_with_pyav
 from reelweave.loader.read.stream_config import StreamConfig
 from reelweave.loader.storage import open_storage
 from reelweave.loader.stream.video_stream import VideoStream
-from reelweave.pipelines.footage.scenes import CLOUDS, EMBERS, LENS, SPIRES, drawn
+from reelweave.pipelines.footage.scenes import CLOUDS, EMBERS, LENS, SPIRES, draw_scene
 
 SCENES = (CLOUDS, SPIRES, EMBERS, LENS)
 _SIZES = (Geometry(1280, 720), Geometry(854, 480))
@@ -109,7 +109,7 @@ def _clips(scene: str, frames: int) -> list[tuple[Geometry, bytes]]:
     """Draw a scene in every size, encoded as curation encodes clips."""
     largest = _SIZES[0]
     encoders = [(size, ClipEncoder(X264, size, Fraction(_FPS), CutConfig())) for size in _SIZES]
-    graph = f"{drawn(scene, largest.width, largest.height, _FPS)},trim=end_frame={frames}"
+    graph = f"{draw_scene(scene, largest.width, largest.height, _FPS)},trim=end_frame={frames}"
     with av.open(graph, format="lavfi") as pictures:
         for frame in pictures.decode(video=0):
             for size, encoder in encoders:

@@ -59,7 +59,7 @@ def median_ms(calls: Sequence[Call], device: torch.device, rounds: int = ROUNDS)
     repeats = math.ceil(DEEP / len(calls))
     if device.type == "cpu":
         return _on_host(calls, rounds)
-    graph = _captured(calls)
+    graph = _capture_graph(calls)
     event: Any = torch.cuda.Event
     begin, end = event(enable_timing=True), event(enable_timing=True)
     readings: list[float] = []
@@ -98,7 +98,7 @@ def copy_gb_per_s(device: torch.device) -> float:
     return 2 * size / median_ms(calls, device) / 1e6
 
 
-def _captured(calls: Sequence[Call]) -> torch.cuda.CUDAGraph:
+def _capture_graph(calls: Sequence[Call]) -> torch.cuda.CUDAGraph:
     for _ in range(2):
         for call in calls:
             call()

@@ -21,10 +21,10 @@ def commented_yaml(config: BaseModel, head: Sequence[str], comment: Comment | No
         comment: function from path and field of a key to its comment; by default its description.
     """
     lines = [f"# {line}".rstrip() for line in head]
-    return "\n".join([*lines, *_lines(config, (), comment or described), ""])
+    return "\n".join([*lines, *_lines(config, (), comment or field_description), ""])
 
 
-def described(_: tuple[str, ...], field: FieldInfo) -> str:
+def field_description(_: tuple[str, ...], field: FieldInfo) -> str:
     """Return the description of a field on one line."""
     return " ".join((field.description or "").split())
 
@@ -39,7 +39,7 @@ def _lines(config: BaseModel, path: tuple[str, ...], comment: Comment) -> Iterat
             yield f"{indent}{name}:  # {summary(type(inner))}"
             yield from _lines(inner, own_path, comment)
         elif isinstance(inner, dict) and any(isinstance(entry, BaseModel) for entry in inner.values()):
-            yield f"\n{indent}{name}:  # {described(own_path, field)}"
+            yield f"\n{indent}{name}:  # {field_description(own_path, field)}"
             for key, nested in inner.items():
                 yield f"{indent}  {key}:  # {summary(type(nested))}"
                 yield from _lines(nested, (*own_path, key), comment)

@@ -14,7 +14,7 @@ from reelweave.loader.base.yaml_text import MAX_BYTES, MAX_DEPTH, Document, read
 from reelweave.loader.errors import UsageError
 from reelweave.loader.settings import Settings
 from reelweave.loader.storage import StorageConfig, open_object
-from reelweave.loader.storage.names import redacted, shown_name, shown_value
+from reelweave.loader.storage.names import redact_uri, shown_name, shown_value
 
 DEFAULT, OVERRIDE = "default", "--set"
 
@@ -107,10 +107,10 @@ def resolve(model: type[Config], file: File, overrides: Sequence[str], option: s
     Raises:
         UsageError: names every key that is unknown or has a wrong value, where it was given and what is allowed.
     """
-    return given(file, overrides, option).validated(model)
+    return read_given(file, overrides, option).validated(model)
 
 
-def given(file: File, overrides: Sequence[str], option: str = OVERRIDE) -> Given:
+def read_given(file: File, overrides: Sequence[str], option: str = OVERRIDE) -> Given:
     """Read a YAML file, if any, and options. Options of the section ``storage`` also say how to reach a remote file.
 
     Raises:
@@ -123,7 +123,7 @@ def given(file: File, overrides: Sequence[str], option: str = OVERRIDE) -> Given
         return given_text(text, str(file), overrides, option)
     reach = [option for option in overrides if option.strip().startswith("storage.")]
     storage = given_text("{}", OVERRIDE, reach).validated(_Reach).storage
-    values = given_text(_read_remote(str(file), storage), redacted(str(file)), overrides, option)
+    values = given_text(_read_remote(str(file), storage), redact_uri(str(file)), overrides, option)
     _check_no_code(values)
     return values
 
@@ -148,7 +148,7 @@ def _check_no_code(values: Given) -> None:
 
 def _read_remote(uri: str, config: StorageConfig) -> bytes:
     storage, name = open_object(uri, config)
-    named = f"the configuration {redacted(uri)}"
+    named = f"the configuration {redact_uri(uri)}"
     if storage.stat(name) is None:
         raise UsageError(f"{named} does not exist; give a YAML file")
     text = storage.read(name, 0, MAX_BYTES + 1)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from pydantic import BaseModel
 
-from reelweave.pipelines.configuration.config import File, Given, given
+from reelweave.pipelines.configuration.config import File, Given, read_given
 
 CONFIGS = Path(__file__).parent.parent / "configs"
 
@@ -31,7 +31,7 @@ class Kind(NamedTuple):
 
     def given(self, file: File, overrides: list[str]) -> Given:
         """Return the values of a file, by default those to start from, and of options."""
-        return given(file or self.start, overrides)
+        return read_given(file or self.start, overrides)
 
 
 KINDS = {

@@ -9,10 +9,10 @@ def shell_line(words: Iterable[str]) -> str:
 
     Line breaks, control characters and bytes that are no UTF-8 become ``$'...'``, which bash, zsh and ksh know.
     """
-    return " ".join(shlex.quote(word) if word.isprintable() else f"$'{_escaped(word)}'" for word in words)
+    return " ".join(shlex.quote(word) if word.isprintable() else f"$'{_escape_word(word)}'" for word in words)
 
 
-def _escaped(word: str) -> str:
+def _escape_word(word: str) -> str:
     return "".join(
         f"\\{char}" if char in "\\'" else char if char.isprintable() else _in_bytes(char) for char in word
     )

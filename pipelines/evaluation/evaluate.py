@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reelweave.loader.errors import UsageError
-from reelweave.pipelines.evaluation.metrics import compared, scores
+from reelweave.pipelines.evaluation.metrics import compare_videos, scores
 from reelweave.pipelines.evaluation.videos import VideoSet, read_video
 from reelweave.train.config.vae import LpipsConfig
 from reelweave.train.vae.losses.perceptual import Perceptual
@@ -105,7 +105,7 @@ class Evaluator:
                 raise UsageError(
                     f"{other} has {reference_CTHW.shape[1]} frames, fewer than the {frames} of {path}"
                 )
-            video_scores |= compared(video_CTHW, reference_CTHW[:, :frames], self._perceptual)
+            video_scores |= compare_videos(video_CTHW, reference_CTHW[:, :frames], self._perceptual)
         if self._embedder is not None and caption is not None:
             video_scores["clip_similarity"] = _similarity(self._embedder, video_CTHW, caption)
         return video_scores

@@ -86,7 +86,7 @@ def motion(grey_THW: NDArray[np.float32], fps: float) -> dict[str, float | None]
     }
 
 
-def compared(
+def compare_videos(
     video_CTHW: NDArray[np.uint8], reference_CTHW: NDArray[np.uint8], perceptual: Perceptual | None
 ) -> dict[str, float]:
     """Return PSNR, SSIM and with a network LPIPS to a reference, means over frames.

@@ -21,7 +21,7 @@ def has_validation_videos(folder: Path) -> bool:
     return any(folder.glob(f"{FOLDER}/step-*/{MANIFEST}"))
 
 
-def validated(run: Path) -> list[VideoSet]:
+def validated_sets(run: Path) -> list[VideoSet]:
     """Return the videos of each validated step of a run, by step; steps without any video are left out.
 
     Raises:

@@ -18,7 +18,7 @@ from av.video.stream import VideoStream
 
 from reelweave.loader.storage import open_storage
 from reelweave.pipelines.footage.reels import REELS, Reel
-from reelweave.pipelines.footage.scenes import BLACK, drawn
+from reelweave.pipelines.footage.scenes import BLACK, draw_scene
 
 _log = logging.getLogger(__name__)
 
@@ -99,7 +99,7 @@ def _graph(reel: Reel) -> str:
     for shot_index, (shot, (first, last)) in enumerate(zip(shots, spans, strict=True)):
         before = spans[shot_index - 1][1] if shot_index else 0
         end = spans[shot_index + 1][0] if shot_index + 1 < len(shots) else last + 1
-        scene = drawn(shot.scene, reel.width, reel.height, reel.fps)
+        scene = draw_scene(shot.scene, reel.width, reel.height, reel.fps)
         chains.append(f"{scene},trim=end_frame={end - before}[s{shot_index}]")
         if shot_index:
             seconds = f"duration={(first - before) / reel.fps:.6f}:offset={before / reel.fps:.6f}"

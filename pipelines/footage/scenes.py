@@ -73,7 +73,7 @@ BLUR = (
 )
 
 
-def drawn(scene: str, width: int, height: int, fps: int) -> str:
+def draw_scene(scene: str, width: int, height: int, fps: int) -> str:
     """Return the graph of a scene in RGB, of any length, in a size and at a rate."""
     source, _, rest = scene.partition(",")
     sized = f"{source}{':' if '=' in source else '='}s={width}x{height}:r={fps}"

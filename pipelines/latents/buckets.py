@@ -23,7 +23,7 @@ from reelweave.train.latents.plan import PlannedShard, StoredParts
 _HEAD_BYTES = 4096  # of a sample: its metadata, its words, headers
 
 
-def described(
+def describe_latents(
     source: Dataset,
     config: TrainRunConfig,
     assignment: Assignment,
@@ -86,7 +86,7 @@ def plan_shards(
     numbers = GroupNumbers()
     parts = [numbers.of(table) for table in source.table_parts("index", ("split", "bin"))]
     groups_N = numbers.in_order()[np.concatenate([np.empty(0, np.int64), *parts])]
-    stored = _stored(source, config, assignment, latents)
+    stored = _stored_parts(source, config, assignment, latents)
     limit = ShardConfig(max_shard_mb=config.latents.max_shard_mb)
     order = shard_order(
         groups_N, [np.arange(len(groups_N))], stored.size, limit
@@ -99,7 +99,9 @@ def plan_shards(
     ]
 
 
-def _stored(source: Dataset, config: TrainRunConfig, assignment: Assignment, latents: Latents) -> StoredParts:
+def _stored_parts(
+    source: Dataset, config: TrainRunConfig, assignment: Assignment, latents: Latents
+) -> StoredParts:
     """Return what is stored of each sample, by row of the index."""
     own, itemsize = config.latents, np.dtype(config.latents.dtype).itemsize
     bucket_N = assignment.bucket_of.astype(np.int64)

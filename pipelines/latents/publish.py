@@ -38,8 +38,8 @@ def publish_version(
         files: further files by path.
     """
     gone = pa.array(sorted(failed), pa.string())
-    accounted = (_accounted(table, failed, gone) for table in source.table_parts("accounting"))
-    scored = (_failed(table, gone) for table in source.table_parts("scores"))
+    accounted = (_account_failed(table, failed, gone) for table in source.table_parts("accounting"))
+    scored = (_mark_failed(table, gone) for table in source.table_parts("scores"))
     content = Content(
         accounting=read_once(accounted, ACCOUNTING),
         scores=read_once(scored, SCORES),
@@ -52,13 +52,13 @@ def publish_version(
     return publish(storage, shards, content)
 
 
-def _failed(scores: pa.Table, gone: pa.Array) -> pa.Table:
+def _mark_failed(scores: pa.Table, gone: pa.Array) -> pa.Table:
     """Return scores with the state of samples that could not be encoded."""
     state = pc.if_else(pc.is_in(scores.column("key"), gone), "failed", scores.column("state"))
     return scores.set_column(scores.column_names.index("state"), scores.schema.field("state"), state)
 
 
-def _accounted(accounting: pa.Table, failed: dict[str, str], gone: pa.Array) -> pa.Table:
+def _account_failed(accounting: pa.Table, failed: dict[str, str], gone: pa.Array) -> pa.Table:
     """Return accounting in which samples that could not be encoded are accounted for."""
     concerned = (pc.is_in(accounting.column(name), gone) for name in ("key", "duplicate_of"))
     if not pc.any(pc.or_(*concerned)).as_py():

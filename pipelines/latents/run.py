@@ -21,9 +21,9 @@ from reelweave.loader.dataset.manifest import MANIFEST
 from reelweave.loader.dataset.shard import npy_bytes
 from reelweave.loader.errors import RunError, UsageError
 from reelweave.loader.settings import differences, first_difference
-from reelweave.loader.storage import Storage, leased, open_storage
+from reelweave.loader.storage import Storage, hold_lease, open_storage
 from reelweave.pipelines.configuration.train_config import TrainRunConfig
-from reelweave.pipelines.latents.buckets import described, plan_shards, size_of
+from reelweave.pipelines.latents.buckets import describe_latents, plan_shards, size_of
 from reelweave.pipelines.latents.publish import publish_version
 from reelweave.pipelines.latents.work import (
     EMPTY,
@@ -82,7 +82,7 @@ def make_latents(
     """
     source = _source(uri, config)
     storage = open_storage(out, config.storage)
-    with leased(storage, "reelweave latents") as held:
+    with hold_lease(storage, "reelweave latents") as held:
         cut_count = _make(source, held, out, config, progress)
         write_beside(held, beside or {}, only_missing=cut_count is None)
     return LatentsOutcome(Dataset(storage, config.storage), cut_count is None, cut_count or CutCount())
@@ -97,7 +97,7 @@ def _make(
 ) -> CutCount | None:
     """Make the version while holding its lease; return the captions that are cut off, or None if it already existed."""
     ledger = Ledger(storage)
-    asked = _asked(source, config)
+    asked = _asked_settings(source, config)
     if storage.stat(MANIFEST) is not None:
         finished = Dataset(storage, config.storage)
         if finished.latents is None:
@@ -107,22 +107,22 @@ def _make(
         _check_same(finished.manifest.config, asked, out)
         _tidy(finished)
         return None
-    note = _begun(storage, ledger, asked, out)
+    note = _begun_note(storage, ledger, asked, out)
     config = _startable(config)
     assignment = assign(source.plan_index, config.stream.buckets)
     loaded = LoadedEncoders(config, context=asked["text"] is not None)
     if note is None:
-        measured = _measured(config, assignment, loaded)
+        measured = _measure_buckets(config, assignment, loaded)
     else:
         measured = [from_json(MeasuredBucket, values) for values in note["facts"]]
-    latents = described(source, config, assignment, asked, measured)
+    latents = describe_latents(source, config, assignment, asked, measured)
     if note is None:
         note = {"asked": asked, "facts": [asdict(one) for one in measured]}
         ledger.write_note(_NOTE, note)
     plans = plan_shards(source, config, assignment, latents)
     writer = ShardWriter(source, storage, config.stream)
     stage_function = WriteLatentShard(loaded, writer, ledger, digest(note))
-    shards = _written(plans, stage_function, config, progress)
+    shards = _write_shards(plans, stage_function, config, progress)
     failed = {one.key: one.reason for shard in shards for one in shard.failed}
     if failed and len(failed) == source.manifest.totals.samples:
         raise RunError(
@@ -176,7 +176,7 @@ def _source(uri: str, config: TrainRunConfig) -> Dataset:
     return source
 
 
-def _asked(source: Dataset, config: TrainRunConfig) -> dict[str, Any]:
+def _asked_settings(source: Dataset, config: TrainRunConfig) -> dict[str, Any]:
     """Return all settings that decide the new version's content, except measured seconds."""
     own = config.latents
     return {
@@ -190,7 +190,7 @@ def _asked(source: Dataset, config: TrainRunConfig) -> dict[str, Any]:
     }
 
 
-def _begun(storage: Storage, ledger: Ledger, asked: dict[str, Any], out: str) -> dict[str, Any] | None:
+def _begun_note(storage: Storage, ledger: Ledger, asked: dict[str, Any], out: str) -> dict[str, Any] | None:
     """Return the note of an interrupted run, None if there is none."""
     note: dict[str, Any] | None = ledger.read_note(_NOTE)
     if note is not None:
@@ -230,7 +230,9 @@ def _by_key(asked: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _measured(config: TrainRunConfig, assignment: Assignment, loaded: LoadedEncoders) -> list[MeasuredBucket]:
+def _measure_buckets(
+    config: TrainRunConfig, assignment: Assignment, loaded: LoadedEncoders
+) -> list[MeasuredBucket]:
     """Return the shape and cost of the latents of each bucket, sorted by bucket."""
     counts = np.bincount(assignment.bucket_of[assignment.bucket_of >= 0], minlength=len(assignment.buckets))
     tasks = [BucketTask(size_of(assignment, place), count) for place, count in enumerate(counts.tolist())]
@@ -243,7 +245,7 @@ def _measured(config: TrainRunConfig, assignment: Assignment, loaded: LoadedEnco
     return sorted(measured, key=lambda one: one.bucket)
 
 
-def _written(
+def _write_shards(
     plans: Sequence[PlannedShard],
     function: WriteLatentShard,
     config: TrainRunConfig,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from reelweave.loader.errors import RunError, UsageError
 from reelweave.pipelines.plans import execution as plan_execution
 from reelweave.pipelines.plans.execution import OnPaper
-from reelweave.pipelines.plans.problems import posed
+from reelweave.pipelines.plans.problems import pose_problems
 from reelweave.pipelines.terminal.console import print_json, stderr, stdout, table
 from reelweave.pipelines.terminal.files import write_whole
 from reelweave.train.cascade.planners.by_name import PLANNERS, SLOW
@@ -82,7 +82,7 @@ def run(options: argparse.Namespace, steps: "Trace | None" = None) -> int:
     of_steps = options.trace is not None or steps is not None
     plan_execution.check(options, of_steps)
     topology = plan_execution.topology_of(options.topology) if options.topology else None
-    posed_steps = posed(options, topology.links if topology else None, steps)
+    posed_steps = pose_problems(options, topology.links if topology else None, steps)
     problems = posed_steps.problems
     if options.step >= len(problems):
         raise UsageError(f"--step is {options.step}; there are steps 0 to {len(problems) - 1}")
@@ -92,26 +92,26 @@ def run(options: argparse.Namespace, steps: "Trace | None" = None) -> int:
     names = tuple(dict.fromkeys(options.planner or (_OF_STEPS if of_steps else compared)))
     with stderr().status("planning; the first plan on a machine compiles the planners, for half a minute"):
         planned_by = {
-            name: _planned(name, problems, options.seed) for name in dict.fromkeys([*names, _BASELINE])
+            name: _plan_steps(name, problems, options.seed) for name in dict.fromkeys([*names, _BASELINE])
         }
     feasible = {name: planned for name in names if (planned := planned_by[name]) is not None}
     if not feasible:
         raise RunError(f"{', '.join(names)} found no plan: no degree of theirs suits all samples")
     baseline = planned_by[_BASELINE]
 
-    from reelweave.train.cascade.planners.exact import tightened
-    from reelweave.train.cascade.planners.plan import kept
+    from reelweave.train.cascade.planners.exact import tighten_bound
+    from reelweave.train.cascade.planners.plan import choose_schedule
     from reelweave.train.cascade.scheduling.bound import lower_bound
 
     best = min(feasible, key=lambda name: feasible[name].makespan_s)
     schedules = feasible[best].schedules
     bounds_s = [
-        tightened(problem, lower_bound(problem), schedule.makespan_s)
+        tighten_bound(problem, lower_bound(problem), schedule.makespan_s)
         for problem, schedule in zip(problems, schedules, strict=True)
     ]
     bound_s = sum(bounds_s) / len(problems)
     if baseline:
-        schedules = [kept(*pair) for pair in zip(schedules, baseline.schedules, strict=True)]
+        schedules = [choose_schedule(*pair) for pair in zip(schedules, baseline.schedules, strict=True)]
     chosen = _Planned(schedules, feasible[best].plan_ms)
     static = sum(
         1 for schedule in schedules if baseline and any(schedule is other for other in baseline.schedules)
@@ -187,7 +187,7 @@ class _Planned(NamedTuple):
         return {"makespan_s": self.makespan_s, "idle": self.idle, "plan_ms": self.plan_ms}
 
 
-def _planned(name: str, problems: Sequence["Problem"], seed: int) -> _Planned | None:
+def _plan_steps(name: str, problems: Sequence["Problem"], seed: int) -> _Planned | None:
     """Return the schedules of all steps, or None if the planner cannot plan one of them."""
     from reelweave.train.cascade.paper.cases import arachne
 

@@ -43,7 +43,7 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError("fit --cascades needs --config FILE, the configuration of the run that was measured")
     if min(options.gpus, options.gpus_per_node) < 1:
         raise UsageError("--gpus and --gpus-per-node must be at least 1")
-    fitted = _fitted(options)
+    fitted = _fit_costs(options)
     out = options.out or Path("costs.json")
     write_whole(out, (fitted.costs.model_dump_json(indent=1) + "\n").encode(), "--out")
     if options.json:
@@ -63,7 +63,7 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _fitted(options: argparse.Namespace) -> "FittedCosts":
+def _fit_costs(options: argparse.Namespace) -> "FittedCosts":
     import numpy as np
 
     from reelweave.loader.buckets.assignment import Bucket

@@ -73,19 +73,19 @@ def workload(name: str, seed: int, budgets: Budgets | None = None) -> Mixture:
 def dataset(name: str, source: SampleSource, config: BucketConfig, seed: int) -> Mixture:
     """Return the mixture of a dataset or a blend, from its index."""
 
-    def assigned(policy: Policy, cost: Cost) -> Assignment:
+    def assign_mixture(policy: Policy, cost: Cost) -> Assignment:
         return replace(assign(source.plan_index, budgets_of(policy, config)), cost=cost)
 
     def steps(layout: StepLayout, cost: Cost, count: int) -> Iterator[tuple[PlannedStep, float]]:
-        assignment = assigned(layout.policy, cost)
+        assignment = assign_mixture(layout.policy, cost)
         return dataset_steps(assignment, draws_of(source, assignment, seed), seed, layout, count)
 
     def packs(layout: StepLayout, cost: Cost, count: int) -> Iterator[tuple[PackedStep, float]]:
-        assignment = assigned(layout.policy, cost)
+        assignment = assign_mixture(layout.policy, cost)
         return dataset_packs(assignment, draws_of(source, assignment, seed), seed, layout, count)
 
     def read(layout: StepLayout, cost: Cost) -> dict[int, Locality]:
-        assignment, index = assigned(layout.policy, cost), source.plan_index
+        assignment, index = assign_mixture(layout.policy, cost), source.plan_index
         near_N, draws = near_rows(index), draws_of(source, assignment, seed)(0)
         columns = {}
         for run in _RUNS:

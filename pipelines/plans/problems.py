@@ -37,7 +37,7 @@ class Posed(NamedTuple):
     links: "Links"
 
 
-def posed(options: argparse.Namespace, links: "Links | None", steps: "Trace | None") -> Posed:
+def pose_problems(options: argparse.Namespace, links: "Links | None", steps: "Trace | None") -> Posed:
     """Return the iterations to plan.
 
     Args:
@@ -58,7 +58,7 @@ def posed(options: argparse.Namespace, links: "Links | None", steps: "Trace | No
                 )
         samples, gpus = case_samples(options.what, options.seed)
         costs = HUNYUAN_720P.model_copy(update={"links": links}) if links else HUNYUAN_720P
-        return _counted([samples], costs, gpus, DEGREES, float(MEMORY_TOKENS), options.what)
+        return _count_problems([samples], costs, gpus, DEGREES, float(MEMORY_TOKENS), options.what)
     from reelweave.loader.buckets.tokens import COMPRESSIONS
     from reelweave.train.cascade.paper.trace import read_trace
 
@@ -80,10 +80,10 @@ def posed(options: argparse.Namespace, links: "Links | None", steps: "Trace | No
         samples_of_steps = trace.samples(compression, costs.text_tokens)
     except UsageError as error:
         raise UsageError(f"{name}, {error}") from error
-    return _counted(samples_of_steps, costs, trace.gpus, degrees or DEGREES, memory_bytes, name)
+    return _count_problems(samples_of_steps, costs, trace.gpus, degrees or DEGREES, memory_bytes, name)
 
 
-def _counted(
+def _count_problems(
     steps: "list[SampleShapes]",
     costs: "CostModel",
     gpus: int,

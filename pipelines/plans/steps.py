@@ -96,7 +96,7 @@ def run(options: argparse.Namespace, mixture: Mixture, ranks: int, steps: int) -
     _check("--steps", steps, _MAX_STEPS)
     _check("--lookahead", options.lookahead, _MAX_LOOKAHEAD)
     _check("--seed", options.seed + 1, 2**64)
-    cost = mixture.budgets.counted_cost if options.timings is None else _fitted(options.timings)
+    cost = mixture.budgets.counted_cost if options.timings is None else _fit_cost(options.timings)
 
     policies = PACK_POLICIES if options.regime == "pack" else POLICIES
     if options.policy not in policies:
@@ -106,7 +106,9 @@ def run(options: argparse.Namespace, mixture: Mixture, ranks: int, steps: int) -
 
     step_layout = StepLayout(ranks, options.microbatches, options.policy, options.regime, options.lookahead)
 
-    def simulated(layout: StepLayout, keep: Callable[[PlannedStep], None] = lambda _: None) -> SimulatedPlan:
+    def simulate_layout(
+        layout: StepLayout, keep: Callable[[PlannedStep], None] = lambda _: None
+    ) -> SimulatedPlan:
         # As many samples whatever a step holds of them.
         count = max(1, steps * step_layout.per_step // layout.per_step)
         if options.regime == "pack":
@@ -115,11 +117,11 @@ def run(options: argparse.Namespace, mixture: Mixture, ranks: int, steps: int) -
 
     if options.plan_out:
         with _plan_file(options.plan_out) as keep:
-            chosen = simulated(step_layout, keep)
+            chosen = simulate_layout(step_layout, keep)
     else:
-        chosen = simulated(step_layout)
+        chosen = simulate_layout(step_layout)
     results: dict[Policy, SimulatedPlan] = {
-        policy: chosen if policy == options.policy else simulated(replace(step_layout, policy=policy))
+        policy: chosen if policy == options.policy else simulate_layout(replace(step_layout, policy=policy))
         for policy in policies
     }
     by_microbatches: dict[int, float] = {}
@@ -129,7 +131,7 @@ def run(options: argparse.Namespace, mixture: Mixture, ranks: int, steps: int) -
                 plan = (
                     chosen
                     if count == step_layout.microbatches
-                    else simulated(replace(step_layout, microbatches=count))
+                    else simulate_layout(replace(step_layout, microbatches=count))
                 )
                 by_microbatches[count] = plan.metrics.idle
     read = None if options.regime == "pack" else mixture.locality
@@ -241,7 +243,7 @@ def _check(option: str, value: int, maximum: int) -> None:
         raise UsageError(f"{option} is {value}; it goes from 1 to {maximum:,}")
 
 
-def _fitted(timings: Path) -> Cost:
+def _fit_cost(timings: Path) -> Cost:
     return fit_linear_quadratic(read_timings(read_text(timings, "--timings"), str(timings))).trusted()
 
 

@@ -13,7 +13,7 @@ from reelweave.loader.buckets.assignment import BucketConfig
 from reelweave.loader.errors import UsageError
 from reelweave.loader.settings import Settings
 from reelweave.loader.storage import Storage, StorageConfig, open_storage
-from reelweave.pipelines.configuration.config import File, Given, given, given_text
+from reelweave.pipelines.configuration.config import File, Given, given_text, read_given
 from reelweave.pipelines.configuration.kept import kept_yaml
 from reelweave.pipelines.report.steps_config import StepsConfig
 
@@ -61,7 +61,7 @@ def report_config(dataset: str, file: File, overrides: Sequence[str]) -> ReportC
     Raises:
         UsageError: names the file or option that is wrong.
     """
-    given_values = given(file or PACKAGED, overrides)
+    given_values = read_given(file or PACKAGED, overrides)
     if "stream" in given_values.values:
         raise UsageError(
             f"{given_values.name} is a configuration of training: --config takes a file with `buckets:`, those of its"
@@ -75,7 +75,7 @@ def report_config(dataset: str, file: File, overrides: Sequence[str]) -> ReportC
     packaged = given_values.validated(ReportConfig)
     if file or is_blend_file(dataset):
         return packaged
-    kept_values = _kept(open_storage(dataset, packaged.storage), overrides)
+    kept_values = _find_kept(open_storage(dataset, packaged.storage), overrides)
     return kept_values.validated(ReportConfig) if kept_values else packaged
 
 
@@ -85,7 +85,7 @@ def kept_config(folder: Storage, storage: StorageConfig) -> ReportConfig:
     Raises:
         UsageError: what is kept there is wrong.
     """
-    kept_values = _kept(folder, ())
+    kept_values = _find_kept(folder, ())
     return (
         kept_values.validated(ReportConfig).model_copy(update={"storage": storage})
         if kept_values
@@ -104,7 +104,7 @@ def buckets_yaml(config: ReportConfig, name: str) -> str:
     return kept_yaml(config, command, leave_out=frozenset({"storage"}))
 
 
-def _kept(folder: Storage, overrides: Sequence[str]) -> Given | None:
+def _find_kept(folder: Storage, overrides: Sequence[str]) -> Given | None:
     info = folder.stat(KEPT)
     if info is None:
         return None

@@ -48,7 +48,7 @@ def render_page(dataset: Dataset, figures: dict[str, Any], config: "ReportConfig
         ],
         stages=figures["stages"],
         outcome=_outcome(figures["stages"]),
-        lost=[_lost(row) for row in figures["lost"]["rows"]],
+        lost=[_lost_record(row) for row in figures["lost"]["rows"]],
         lost_more=figures["lost"]["count"] - len(figures["lost"]["rows"]),
         sources=sources[: config.max_lost],
         sources_more=max(0, len(sources) - config.max_lost),
@@ -116,16 +116,16 @@ def _score_chart(stats: ScoreStats) -> Chart:
     return histogram(name, title, stats.edges, stats.counts, drawn, note=note)
 
 
-def _lost(row: Mapping[str, Any]) -> dict[str, Any]:
+def _lost_record(row: Mapping[str, Any]) -> dict[str, Any]:
     return {**row, "start": _seconds(row["start_s"]), "end": _seconds(row["end_s"])}
 
 
 def _group(group: Mapping[str, Any]) -> dict[str, Any]:
-    copies = [{**_placed(copy), "reason": copy["reason"]} for copy in group["copies"]]
-    return {**_placed(group), "key": group["key"], "copies": copies}
+    copies = [{**_placed_record(copy), "reason": copy["reason"]} for copy in group["copies"]]
+    return {**_placed_record(group), "key": group["key"], "copies": copies}
 
 
-def _placed(row: Mapping[str, Any]) -> dict[str, str]:
+def _placed_record(row: Mapping[str, Any]) -> dict[str, str]:
     return {
         "source": row["source"].rsplit("/", 1)[-1],
         "span": f"{row['start_s']:.2f} to {row['end_s']:.2f} s",

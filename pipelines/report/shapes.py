@@ -12,7 +12,7 @@ KEPT = "report/shapes.csv"
 MAX_BYTES = 256 << 10
 
 
-def checked(text: str, name: str) -> Timings:
+def check_timings(text: str, name: str) -> Timings:
     """Return the timings of a file that a report can fit in seconds.
 
     Raises:
@@ -29,7 +29,7 @@ def keep_shapes(folder: Storage, text: str, name: str) -> None:
     Raises:
         UsageError: the file is too large, or no shape benchmark.
     """
-    checked(text, name)
+    check_timings(text, name)
     folder.write(KEPT, text.encode())
 
 
@@ -46,7 +46,7 @@ def kept_timings(folder: Storage) -> Timings | None:
         raise UsageError(
             f"{folder.uri(KEPT)} is larger than {MAX_BYTES >> 10} KiB; give other --shapes, or delete it"
         )
-    return checked(folder.read(KEPT).decode(errors="replace"), folder.uri(KEPT))
+    return check_timings(folder.read(KEPT).decode(errors="replace"), folder.uri(KEPT))
 
 
 def with_shapes(
@@ -74,7 +74,7 @@ def with_shapes(
     target = budgets.target_step_s if target_step_s is None else target_step_s
     changes: dict[str, object] = {}
     if target is not None:
-        fit = fit_linear_quadratic(checked(text, name))
+        fit = fit_linear_quadratic(check_timings(text, name))
         if not fit.doubts:
             changes = {"cost": fit.cost, "target_step_s": target, "compute_budget": None}
     if memory_gib is not None:

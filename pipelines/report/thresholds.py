@@ -50,11 +50,11 @@ def _clips(dataset: Dataset, scores: Scores) -> bytes:
         "seconds": seconds_N,
         "original": _originals(dataset, clips).astype(np.float64),
     }
-    return data_file("clips", {name: packed(column) for name, column in columns.items()})
+    return data_file("clips", {name: pack_column(column) for name, column in columns.items()})
 
 
 def _score(scores: Scores, name: str) -> bytes:
-    return data_file(f"score-{name}", {"values": packed(scores.columns[name])})
+    return data_file(f"score-{name}", {"values": pack_column(scores.columns[name])})
 
 
 def _originals(dataset: Dataset, clips: pa.Table) -> NDArray[np.int64]:
@@ -76,7 +76,7 @@ def _originals(dataset: Dataset, clips: pa.Table) -> NDArray[np.int64]:
     return found_N
 
 
-def packed(values_N: NDArray[np.float64]) -> dict[str, str | float]:
+def pack_column(values_N: NDArray[np.float64]) -> dict[str, str | float]:
     """Return a column in base64, as integers over a power of ten where these are the same numbers.
 
     The smallest integer of their size stands for a missing value.

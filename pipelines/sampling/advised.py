@@ -37,7 +37,7 @@ class Advised(NamedTuple):
     found: bool
 
 
-def advised(world_size: int, trained: Trained, configs: Sequence[SampleConfig]) -> Advised:
+def advise_layout(world_size: int, trained: Trained, configs: Sequence[SampleConfig]) -> Advised:
     """Return the exact layout with the shortest expected time; a pure function of shapes, equal on all ranks.
 
     Args:

@@ -40,7 +40,7 @@ def read_layout(text: str) -> SampleLayoutConfig | InTraining | None:
         return InTraining()
     values = _values(text)
     if not values.keys() & {*_OF_TRAINING}:
-        return _validated(SampleLayoutConfig, values, tuple(SampleLayoutConfig.model_fields))
+        return _validate(SampleLayoutConfig, values, tuple(SampleLayoutConfig.model_fields))
     degrees = (*_OF_TRAINING, *_OF_BOTH)
     if unknown := sorted(values.keys() - {*degrees}):
         raise UsageError(
@@ -49,7 +49,7 @@ def read_layout(text: str) -> SampleLayoutConfig | InTraining | None:
         )
     if values.get("dp_shard") == "rest":
         values.setdefault("dp_replicate", "1")
-    return InTraining(_validated(ParallelConfig, values, degrees))
+    return InTraining(_validate(ParallelConfig, values, degrees))
 
 
 def _values(text: str) -> dict[str, Any]:
@@ -69,7 +69,7 @@ def _values(text: str) -> dict[str, Any]:
     return values
 
 
-def _validated(kind: type[Kind], values: dict[str, Any], valid_names: tuple[str, ...]) -> Kind:
+def _validate(kind: type[Kind], values: dict[str, Any], valid_names: tuple[str, ...]) -> Kind:
     try:
         return kind.model_validate(values)
     except ValidationError as error:

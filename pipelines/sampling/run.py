@@ -203,13 +203,13 @@ class SamplingRun:
             for _ in range(self.steps(index)):
                 progress()
         with kept_latents(path, latents_BCTHW, {"of": of}, first):
-            with _timed(seconds, "decode"):
+            with _time_stage(seconds, "decode"):
                 with on_the_host(self._leaving(sampler), latents_BCTHW.device):
                     video_BCTHW = sampler.decode(latents_BCTHW)
                 pixels_CTHW = None if video_BCTHW is None else video_BCTHW[0].cpu().numpy()
             if pixels_CTHW is None:
                 return None
-            with _timed(seconds, "write"):
+            with _time_stage(seconds, "write"):
                 data = encode_mp4(pixels_CTHW, self._fps)
             return outputs.write(index, data, {**expected, "layout": self.layout, "seconds": seconds})
 
@@ -225,10 +225,10 @@ class SamplingRun:
         self, index: int, seconds: dict[str, float], progress: Callable[[], None] = lambda: None
     ) -> torch.Tensor:
         sampler = self._samplers[index]
-        with _timed(seconds, "text"):
+        with _time_stage(seconds, "text"):
             passes = sampler.encode([self._requests[index].prompt])
             given_BCTHW = self._first_frames(sampler, index)
-        with _timed(seconds, "denoise"):
+        with _time_stage(seconds, "denoise"):
             return sampler.denoise(passes, [self._configs[index].seed], progress, given_BCTHW)
 
     def _keep_step(self, index: int, videos: int) -> None:
@@ -288,7 +288,7 @@ class SamplingRun:
 
 
 @contextmanager
-def _timed(seconds: dict[str, float], stage: str) -> Iterator[None]:
+def _time_stage(seconds: dict[str, float], stage: str) -> Iterator[None]:
     began = time.perf_counter()
     yield
     seconds[stage] = round(time.perf_counter() - began, 3)

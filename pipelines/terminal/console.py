@@ -104,7 +104,7 @@ def print_json(value: Any) -> None:
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Titled:
     """Return a table of plain text without lines: columns of numbers are aligned at the right."""
     rich_table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    shown = [[_said(value) for value in row] for row in rows]
+    shown = [[_spoken_value(value) for value in row] for row in rows]
     for column_index, column in enumerate(columns):
         cells = [row[column_index] for row in shown]
         numeric = any(cells) and all(not cell or _NUMBER.fullmatch(cell) for cell in cells)
@@ -148,7 +148,7 @@ class _Field(TextColumn):
         return plain(super().render(task).plain)
 
 
-def _said(value: object) -> str:
+def _spoken_value(value: object) -> str:
     if isinstance(value, float):
         return f"{value:,.4g}"
     return f"{value:,}" if isinstance(value, int) else str(value)

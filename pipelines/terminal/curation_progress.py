@@ -56,7 +56,7 @@ def curation_progress(
         return
 
     def write(progress: "Progress") -> None:
-        text = described(progress) if log_format == "text" else json_line(progress, run)
+        text = describe_progress(progress) if log_format == "text" else json_line(progress, run)
         stderr().print(text, soft_wrap=True)
 
     lines = _Lines(write, every_s)
@@ -64,7 +64,7 @@ def curation_progress(
         yield lines.show
 
 
-def described(progress: "Progress") -> str:
+def describe_progress(progress: "Progress") -> str:
     """Return progress as a line of text.
 
     For example ``clips: 3 of 10 sources (31 %), about 4 min left; long.mp4: 43 % read after 5 min``.

@@ -24,7 +24,7 @@ from reelweave.train.cascade.paper.cost_table import CostTable, read_cost_table
 from reelweave.train.cascade.paper.simulate import Noise, execute
 from reelweave.train.cascade.paper.trace import TraceBatch
 from reelweave.train.cascade.planners.by_name import PLANNERS
-from reelweave.train.cascade.planners.exact import tightened
+from reelweave.train.cascade.planners.exact import tighten_bound
 from reelweave.train.cascade.planners.plan import plan
 from reelweave.train.cascade.problem import Problem
 from reelweave.train.cascade.schedule import Schedule
@@ -164,7 +164,7 @@ def play(case: Case, seeds: int) -> Played:
         case,
         found[0].makespan_s,
         max(one.makespan_s for one in found),
-        tightened(case.problem, first.bound_s, first.best.makespan_s),
+        tighten_bound(case.problem, first.bound_s, first.best.makespan_s),
         lower_bound(case.problem),
         ms,
         min(one.makespan_s for one in others),

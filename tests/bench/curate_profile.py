@@ -31,7 +31,7 @@ from reelweave.pipelines.benchmarks.curate import floor
 
 PARTS = {
     "open, probe": (
-        "reelweave.curate.frames.source:_opened",
+        "reelweave.curate.frames.source:_open_container",
         "reelweave.curate.frames.source:count_frames",
         "reelweave.curate.source_pass.scan:probe",
     ),

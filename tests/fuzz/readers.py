@@ -233,12 +233,12 @@ def _checkpoint(ending: str) -> Reader:
     def read(folder: Path, data: bytes) -> object:
         from reelweave.loader.storage import open_storage
         from reelweave.train.checkpoint.export import export
-        from reelweave.train.checkpoint.folder import located
+        from reelweave.train.checkpoint.folder import locate_checkpoint
         from reelweave.train.checkpoint.state import read_checkpoint_state
 
         for path, content in made(folder).items():
             _file(folder / "run", path, data if path.endswith(ending) else content)
-        storage, step = located(str(folder / "run"))
+        storage, step = locate_checkpoint(str(folder / "run"))
         state = read_checkpoint_state(storage, step)
         return export(storage, step, state, "model", None, open_storage(folder / "out"), "w.safetensors")
 
@@ -329,11 +329,11 @@ def _parquet(folder: Path) -> list[bytes]:
 
 def _address(folder: Path, data: bytes) -> object:
     from reelweave.loader.storage import open_object, open_storage, public_url
-    from reelweave.loader.storage.names import redacted, without_secrets
+    from reelweave.loader.storage.names import redact_uri, without_secrets
 
     text = data.decode("utf-8", "surrogateescape")
     assert len(without_secrets(text)) <= 2 * len(text) + 10
-    for read in (open_storage, open_object, redacted, public_url):
+    for read in (open_storage, open_object, redact_uri, public_url):
         # `public_url` is for addresses that were checked, whose parts urllib can tell.
         with suppress(*OURS, *((ValueError,) if read is public_url else ())):
             read(text)  # type: ignore[operator]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from reelweave.curate import CurateConfig
-from reelweave.pipelines.cli import parsed
+from reelweave.pipelines.cli import parse_words
 from reelweave.pipelines.configuration.config import resolve
 from tests.infra.slurm import install, sbatch, slurm
 
@@ -76,7 +76,7 @@ def test_every_node_joins_one_ray_that_runs_the_command_when_all_are_there(
     assert (head["head"], head["port"], head["include_dashboard"]) == (True, listens, False)
     assert (joined["address"], joined["block"]) == (f"127.0.0.1:{listens}", True)
     assert head["num_cpus"] == joined["num_cpus"] == 64
-    words = parsed(first[1][1:])
+    words = parse_words(first[1][1:])
     assert (words.inputs, words.out) == ([ARGUMENTS[0]], ARGUMENTS[2])
     assert resolve(CurateConfig, None, words.set).run.wait_for_cpus == 128
     # Slurm ends a step that lost a node unless srun, too, is told not to.

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from reelweave.curate import CurateConfig
-from reelweave.pipelines.cli import COMMANDS, parsed
+from reelweave.pipelines.cli import COMMANDS, parse_words
 from reelweave.pipelines.configuration.config import resolve
 
 ROOT = Path(__file__).parents[2]
@@ -87,7 +87,7 @@ def test_the_ray_job_has_the_fields_kuberay_requires(manifests: dict[str, dict[s
     assert job["metadata"]["name"]
     words = shlex.split(job["spec"]["entrypoint"])
     assert words[:2] == ["reelweave", "curate"]
-    config = resolve(CurateConfig, None, parsed(words[1:]).set)
+    config = resolve(CurateConfig, None, parse_words(words[1:]).set)
     groups = job["spec"]["rayClusterSpec"]["workerGroupSpecs"]
     # It begins when the GPUs are there with which every group starts.
     assert config.run.wait_for_gpus == sum(map(gpus, groups)) > 0

@@ -11,7 +11,7 @@ import jsonschema
 import pytest
 import yaml
 
-from reelweave.pipelines.cli import parsed
+from reelweave.pipelines.cli import parse_words
 from tests.infra.slurm import install
 
 INFRA = Path(__file__).parents[2] / "infra"
@@ -74,7 +74,7 @@ def test_the_first_machine_curates_when_all_are_there(tmp_path: Path) -> None:
     ray = start.make_context("start", first[2:]).params
     assert (ray["head"], ray["port"], ray["dashboard_agent_listen_port"]) == (True, 6379, 52366)
     assert second[:2] == ["reelweave", "curate"]
-    assert "run.wait_for_cpus=32" in parsed(second[1:]).set
+    assert "run.wait_for_cpus=32" in parse_words(second[1:]).set
 
 
 def test_another_machine_joins_however_late_the_first_one_is(tmp_path: Path) -> None:
@@ -97,4 +97,4 @@ def test_every_machine_starts_the_ranks_of_its_gpus(tmp_path: Path) -> None:
         "10.0.0.1",
     )
     assert [words.training_script, words.training_script_args[0]] == ["reelweave", "train"]
-    assert parsed(words.training_script_args).config == "train.yaml"
+    assert parse_words(words.training_script_args).config == "train.yaml"

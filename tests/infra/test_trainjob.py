@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from reelweave.pipelines.cli import parsed
+from reelweave.pipelines.cli import parse_words
 from tests.thorough import beyond, thorough
 
 FILE = Path(__file__).parents[2] / "infra" / "kubeflow" / "trainjob.yaml"
@@ -65,7 +65,7 @@ def test_the_exporter_reads_what_the_job_writes() -> None:
     assert deployment["spec"]["selector"]["matchLabels"] == template["metadata"]["labels"]
     pod = template["spec"]
     (exporter,) = pod["containers"]
-    options = parsed(exporter["args"])
+    options = parse_words(exporter["args"])
     assert f"--set=out={options.places[1]}" in NODE["args"]
     assert template["metadata"]["annotations"]["prometheus.io/port"] == str(options.port)
     assert exporter["image"] == NODE["image"]
@@ -99,7 +99,7 @@ def test_the_pod_has_bounds_and_no_root() -> None:
 
 def test_what_the_ranks_run_is_a_call_of_the_program() -> None:
     words = NODE["args"]
-    options = parsed(words[words.index("reelweave") + 1 :])
+    options = parse_words(words[words.index("reelweave") + 1 :])
     assert options.config == "/config/train.yaml"
     assert options.set == ["out=/runs/first", "checkpoints=s3://BUCKET/runs/first"]
     assert {mount["mountPath"] for mount in NODE["volumeMounts"]} == {"/config", "/runs", "/dev/shm"}

@@ -17,7 +17,7 @@ import pytest
 
 from reelweave.curate.config import CurateConfig
 from reelweave.loader.dataset import open_dataset
-from reelweave.pipelines.cli import COMMANDS, parsed
+from reelweave.pipelines.cli import COMMANDS, parse_words
 from reelweave.pipelines.commands.begin.demo import try_next
 from reelweave.pipelines.configuration.config import resolve
 from reelweave.pipelines.terminal.program import program
@@ -206,7 +206,7 @@ def test_what_the_demo_proposes_is_understood(tmp_path: Path, monkeypatch: pytes
     called = [command.removeprefix(f"{program()} ") for command in own if command.startswith(program())]
     assert len(called) == len(own) - 1  # the other is TensorBoard's
     for command in called:
-        assert parsed(shlex.split(command)).command == command.split()[0]
+        assert parse_words(shlex.split(command)).command == command.split()[0]
 
 
 @pytest.mark.parametrize("command", COMMANDS)

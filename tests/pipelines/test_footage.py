@@ -14,7 +14,7 @@ import pytest
 from reelweave.pipelines.footage import REELS, make_footage
 from reelweave.pipelines.footage.make import cut_list, render
 from reelweave.pipelines.footage.reels import Reel, Shot
-from reelweave.pipelines.footage.scenes import BLACK, TEST_CARD, drawn
+from reelweave.pipelines.footage.scenes import BLACK, TEST_CARD, draw_scene
 from tests.thorough import beyond, thorough
 
 SHORT = tuple(
@@ -64,7 +64,7 @@ def differences(shown: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("scene", sorted({shot.scene for reel in REELS for shot in reel.shots}))
 def test_a_scene_is_drawn_the_same_every_time(scene: str) -> None:
     def frames() -> list[bytes]:
-        with av.open(drawn(scene, 96, 54, 10), format="lavfi") as graph:
+        with av.open(draw_scene(scene, 96, 54, 10), format="lavfi") as graph:
             decoded = graph.decode(video=0)
             return [next(decoded).to_ndarray().tobytes() for _ in range(3)]
 

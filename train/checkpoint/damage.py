@@ -5,7 +5,7 @@ from reelweave.loader.storage import Storage
 from reelweave.train.checkpoint.names import folder_before
 
 
-def damaged(storage: Storage, path: str, error: BaseException) -> RunError:
+def damage_error(storage: Storage, path: str, error: BaseException) -> RunError:
     """Return an error that names the file and the previous checkpoint.
 
     Args:

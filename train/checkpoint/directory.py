@@ -14,10 +14,10 @@ import torch
 
 from reelweave.loader.errors import UsageError
 from reelweave.loader.storage import Storage
-from reelweave.train.checkpoint.damage import damaged
+from reelweave.train.checkpoint.damage import damage_error
 from reelweave.train.checkpoint.files import StoredPiece, pieces_in
 from reelweave.train.checkpoint.pieces import Piece, Tensors, overlap, piece_of
-from reelweave.train.checkpoint.reading import Shapes, described, difference_of, read_headers
+from reelweave.train.checkpoint.reading import Shapes, describe_differences, difference_of, read_headers
 from reelweave.train.checkpoint.state import CheckpointState
 from reelweave.train.distributed.world import World
 
@@ -153,7 +153,7 @@ def locate(
     rank_boxes = Wanted(group, targets, shapes, [f"{folder}/{part}" for part in state.parts(group)])
     share = slice(world.rank, None, world.size)
 
-    def parsed() -> list[StoredPiece]:
+    def parse_pieces() -> list[StoredPiece]:
         headers = read_headers(storage, folder, state, group, len(shapes), share)
         return [
             stored_piece
@@ -161,7 +161,7 @@ def locate(
             for stored_piece in pieces_in(storage, path, group, header, state.checked)
         ]
 
-    local_pieces = together(parsed)
+    local_pieces = together(parse_pieces)
     if difference := _difference(local_pieces, rank_boxes.names, shapes, world):
         raise UsageError(f"{group} in {storage.uri(folder)} does not fit this configuration: {difference}")
     at_once = max(1, ROWS // world.size)
@@ -180,7 +180,7 @@ def locate(
                 (stored_piece.path for stored_piece in rank_boxes.found.get(name, ())),
                 f"{folder}/{state.parts(group)[0]}",
             )
-            raise damaged(storage, path, ValueError(f"the pieces of {name} do not make it whole"))
+            raise damage_error(storage, path, ValueError(f"the pieces of {name} do not make it whole"))
 
     together(whole)
     return rank_boxes.found
@@ -206,4 +206,4 @@ def _difference(
         all_told = json.loads(text) | all_told
     missing = {name for name, count in zip(names, counts_N.tolist(), strict=True) if not count}
     all_told |= {name: text for name in missing if (text := difference_of(name, None, shapes[name]))}
-    return described(all_told)
+    return describe_differences(all_told)

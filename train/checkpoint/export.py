@@ -72,13 +72,13 @@ def export(
     def content() -> Iterator[bytes | memoryview]:
         yield head
         for piece in wholes:
-            yield from data_of([_assembled(storage, piece, stored_pieces[piece.name])])
+            yield from data_of([_assemble_tensor(storage, piece, stored_pieces[piece.name])])
 
     target.write_chunks(path, content(), size)
     return Exported(len(wholes), sum(math.prod(piece.shape) for piece in wholes), size)
 
 
-def _assembled(storage: Storage, target: Piece, parts: list[StoredPiece]) -> torch.Tensor:
+def _assemble_tensor(storage: Storage, target: Piece, parts: list[StoredPiece]) -> torch.Tensor:
     tensor = torch.empty(target.shape, dtype=target.torch_dtype)
     for stored in parts:
         shared = overlap(stored.piece, target)

@@ -17,7 +17,7 @@ from pydantic import BaseModel, Field, NonNegativeInt, TypeAdapter, ValidationEr
 
 from reelweave.loader.storage import Storage
 from reelweave.train.checkpoint.checksums import BLOCK, blocks_of, check, covering, crc32
-from reelweave.train.checkpoint.damage import damaged
+from reelweave.train.checkpoint.damage import damage_error
 from reelweave.train.checkpoint.pieces import Piece
 
 DTYPES = {
@@ -164,7 +164,7 @@ def read_header(
         if header_crc32 is not None and crc32(head[: 8 + length]) != header_crc32:
             raise ValueError("the checksum of its header is not the one in the checkpoint's state")
     except (OSError, ValueError) as error:
-        raise damaged(storage, path, error) from error
+        raise damage_error(storage, path, error) from error
     return Header(size, head[8 : 8 + length])
 
 
@@ -205,7 +205,7 @@ def pieces_in(storage: Storage, path: str, group: str, header: Header, checked: 
         if checked and len(blocks) < len(pieces):
             raise ValueError("it has lost its checksums")
     except (ValidationError, ValueError, KeyError, AttributeError, RecursionError) as error:
-        raise damaged(storage, path, error) from error
+        raise damage_error(storage, path, error) from error
     return [stored_piece._replace(blocks=blocks.get(stored_piece.piece.name, ())) for stored_piece in pieces]
 
 
@@ -234,7 +234,7 @@ def read_rows(storage: Storage, stored: StoredPiece, begin: int, end: int) -> to
         if stored.blocks:
             check(data, first, stored.blocks)
     except (FileNotFoundError, EOFError, ValueError) as error:
-        raise damaged(storage, stored.path, error) from error
+        raise damage_error(storage, stored.path, error) from error
     flat = torch.frombuffer(bytearray(data[begin_byte - first : end_byte - first]), dtype=piece.torch_dtype)
     return flat.reshape(end - begin, *piece.sizes[1:]) if piece.sizes else flat.reshape(())
 

@@ -12,7 +12,7 @@ def latest(storage: Storage) -> int | None:
     return max(steps_of(storage)[0], default=None)
 
 
-def located(named: str, config: StorageConfig = StorageConfig()) -> tuple[Storage, str]:  # noqa: B008 - frozen
+def locate_checkpoint(named: str, config: StorageConfig = StorageConfig()) -> tuple[Storage, str]:  # noqa: B008 - frozen
     """Locate a named checkpoint: its storage, and its folder there.
 
     Args:
@@ -36,12 +36,12 @@ def all_of(named: str, config: StorageConfig = StorageConfig()) -> tuple[Storage
     """List the checkpoints of a named run, oldest first, or a single named one; empty without any.
 
     Args:
-        named: name as in `located`.
+        named: name as in `locate_checkpoint`.
         config: configuration of the storage.
     """
     storage = open_storage(named, config)
     if storage.stat(STATE) is not None:
-        root, folder = located(named, config)
+        root, folder = locate_checkpoint(named, config)
         return root, [folder]
     for root in (storage, open_storage(f"{named}/checkpoints", config)):
         if steps := steps_of(root)[0]:

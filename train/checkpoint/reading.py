@@ -7,7 +7,7 @@ import torch
 
 from reelweave.loader.errors import UsageError
 from reelweave.loader.storage import Storage
-from reelweave.train.checkpoint.damage import damaged
+from reelweave.train.checkpoint.damage import damage_error
 from reelweave.train.checkpoint.files import Header, StoredPiece, pieces_in, read_header, read_rows
 from reelweave.train.checkpoint.pieces import Overlap, Tensors, local, overlap, piece_of, uncovered
 from reelweave.train.checkpoint.state import CheckpointState
@@ -54,7 +54,7 @@ def read_headers(
     sizes = {file.path: file.size for file in storage.list(f"{folder}/{group}")}
     paths = [f"{folder}/{part}" for part in state.parts(group)]
     if missing := [path for path in paths if path not in sizes]:
-        raise damaged(storage, missing[0], FileNotFoundError("it is missing"))
+        raise damage_error(storage, missing[0], FileNotFoundError("it is missing"))
 
     def read(path: str) -> Header:
         crc32 = state.headers[path.removeprefix(f"{folder}/")] if state.checked else None
@@ -92,7 +92,9 @@ def find(
     for name, parts in by_name.items():
         pieces, shape = [stored.piece for stored in parts], parts[0].piece.shape
         if any(piece.shape != shape for piece in pieces) or uncovered(pieces, shape):
-            raise damaged(storage, parts[0].path, ValueError(f"the pieces of {name} do not make it whole"))
+            raise damage_error(
+                storage, parts[0].path, ValueError(f"the pieces of {name} do not make it whole")
+            )
     return by_name
 
 
@@ -177,7 +179,7 @@ def difference_of(
     return None
 
 
-def described(differences: Mapping[str, str]) -> str | None:
+def describe_differences(differences: Mapping[str, str]) -> str | None:
     """Describe differences by tensor, the first three in words; None without any."""
     messages = [differences[name] for name in sorted(differences)]
     more = f", and {len(messages) - 3} more" if len(messages) > 3 else ""
@@ -188,4 +190,4 @@ def _difference(stored: Shapes, expected: Shapes) -> str | None:
     """Describe the difference between stored and expected tensors."""
     names = stored.keys() | expected.keys()
     texts = ((name, difference_of(name, stored.get(name), expected.get(name))) for name in names)
-    return described({name: text for name, text in texts if text})
+    return describe_differences({name: text for name, text in texts if text})

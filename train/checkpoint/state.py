@@ -9,7 +9,7 @@ from reelweave.loader.base.strict_json import SEAL, digest, parse, unseal
 from reelweave.loader.errors import RunError
 from reelweave.loader.settings import Settings
 from reelweave.loader.storage import Storage
-from reelweave.train.checkpoint.damage import damaged
+from reelweave.train.checkpoint.damage import damage_error
 from reelweave.train.checkpoint.names import STATE, part
 
 FORMAT_VERSION = 6
@@ -130,7 +130,7 @@ def read_checkpoint_state(storage: Storage, folder: str) -> CheckpointState:
     except ValidationError as error:
         first = error.errors()[0]
         reason = ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}")
-        raise damaged(storage, path, reason) from error
+        raise damage_error(storage, path, reason) from error
     except ValueError as error:
-        raise damaged(storage, path, error) from error
+        raise damage_error(storage, path, error) from error
     return state

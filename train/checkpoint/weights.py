@@ -5,7 +5,7 @@ from typing import Literal, NamedTuple
 
 from reelweave.loader.errors import UsageError
 from reelweave.loader.storage import Storage, StorageConfig
-from reelweave.train.checkpoint.folder import located
+from reelweave.train.checkpoint.folder import locate_checkpoint
 from reelweave.train.checkpoint.pieces import Tensors, piece_of
 from reelweave.train.checkpoint.reading import Shapes, load_, shapes_of
 from reelweave.train.checkpoint.state import CheckpointState, read_checkpoint_state
@@ -72,7 +72,7 @@ def weights_of(
         UsageError: there is no checkpoint, or it has no EMA.
         RunError: it is damaged.
     """
-    storage, folder = located(named, config)
+    storage, folder = locate_checkpoint(named, config)
     state = read_checkpoint_state(storage, folder)
     if not state.checked:
         _log.warning(

@@ -22,7 +22,7 @@ def pieces_of_rank(local_pieces: Sequence[Piece], world: World) -> list[Piece]:
     rows = [(*_words(piece), piece.bytes, world.rank) for piece in local_pieces]
     held_N4 = torch.tensor(rows, dtype=torch.int64, device=world.device).reshape(-1, 4)
     all_N4 = world.gather(held_N4).cpu().numpy()
-    written_N = written(all_N4, world.size)
+    written_N = choose_writers(all_N4, world.size)
     return [
         piece
         for piece, is_written in zip(local_pieces, written_N[all_N4[:, 3] == world.rank], strict=True)
@@ -51,7 +51,7 @@ def shapes_everywhere(
     ]
 
 
-def written(held_N4: Numbers, ranks: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+def choose_writers(held_N4: Numbers, ranks: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     """Choose the rank that writes each piece, with balanced bytes.
 
     Pieces that one rank alone holds come first, then large ones; the last ones even out the load.

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
-from reelweave.loader.storage import Storage, leased
+from reelweave.loader.storage import Storage, hold_lease
 from reelweave.loader.storage.leases.fenced import Fence, FencedStorage
 from reelweave.loader.storage.leases.file_lease import NoLocksError
 from reelweave.train.distributed.first_rank import on_first
@@ -29,7 +29,7 @@ def alone(world: World, storages: Sequence[Storage], command: str) -> Iterator[l
         RunError: another run holds one; on every rank.
     """
     with ExitStack() as stack:
-        ids = on_first(world, lambda: [_taken(stack, storage, command) for storage in storages])
+        ids = on_first(world, lambda: [_take_lease(stack, storage, command) for storage in storages])
         fences = zip(storages, ids, strict=True)
         yield [
             storage if name == _NONE else FencedStorage(storage, Fence(storage, name))
@@ -40,10 +40,10 @@ def alone(world: World, storages: Sequence[Storage], command: str) -> Iterator[l
 _NONE = "-"
 
 
-def _taken(stack: ExitStack, storage: Storage, command: str) -> str:
+def _take_lease(stack: ExitStack, storage: Storage, command: str) -> str:
     """Take a lease, and return the name of its holder."""
     try:
-        held = stack.enter_context(leased(storage, command))
+        held = stack.enter_context(hold_lease(storage, command))
     except NoLocksError as error:  # scratch file systems often lack locks, and training does not need them
         _log.warning("%s", error)
         return _NONE

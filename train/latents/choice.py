@@ -47,14 +47,14 @@ def prices(facts: BucketFacts, config: LatentsConfig) -> Prices:
     assert facts.encode_s is not None
     encode = facts.encode_s * config.device_hour_price / _HOUR_S
 
-    def kept(size: float) -> float:
+    def keep_share(size: float) -> float:
         assert config.epochs is not None
         return size / _GIB * (config.gib_month_price * config.months + config.gib_read_price * config.epochs)
 
     stored_bytes = facts.latent_bytes + (facts.clip_bytes if config.clips else 0.0)
     return Prices(
-        stored=facts.views * encode + kept(stored_bytes),
-        on_the_fly=config.epochs * encode + kept(facts.clip_bytes),
+        stored=facts.views * encode + keep_share(stored_bytes),
+        on_the_fly=config.epochs * encode + keep_share(facts.clip_bytes),
     )
 
 

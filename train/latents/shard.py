@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from reelweave.loader.base.prefetch import prefetched
+from reelweave.loader.base.prefetch import prefetch
 from reelweave.loader.dataset import INDEX, Dataset, Row, Sample, ShardRecord, write_shard
 from reelweave.loader.dataset.latents import CONTEXT, LATENT
 from reelweave.loader.dataset.manifest import sha256
@@ -75,10 +75,10 @@ class ShardWriter:
 
         def samples() -> Iterator[Sample]:
             nonlocal cut_count
-            for prepared in prefetched(self._prepared(plan), 1):
+            for prepared in prefetch(self._prepared(plan), 1):
                 key = prepared.planned.row["key"]
                 try:
-                    yield _encoded(prepared, encoders)
+                    yield _encode_sample(prepared, encoders)
                 except UnusableError as error:
                     failed.append(Failed(key, str(error)))
                 except MachineError:
@@ -131,7 +131,7 @@ class ShardWriter:
         return video_CTHW
 
 
-def _encoded(prepared: _Prepared, encoders: Encoders) -> Sample:
+def _encode_sample(prepared: _Prepared, encoders: Encoders) -> Sample:
     planned, clip, views, fault = prepared
     if fault:
         raise UnusableError(fault)

@@ -14,7 +14,7 @@ from reelweave.train.latents.identity import text_identity, tokenizer_identity
 from reelweave.train.models.encoders.stored import StoredEncoders
 
 
-def stored(
+def find_stored(
     config: TrainConfig, latents: Sequence[Latents | None], empty: bytes | None, world: World | None = None
 ) -> StoredEncoders:
     """Return the encoders that need not be loaded.

@@ -12,7 +12,7 @@ from typing import Generic, NamedTuple, TypeVar
 import torch
 
 from reelweave.loader.batch import NO_READS, Microbatch, Pack
-from reelweave.loader.buckets.recalibrate import RecalibrateConfig, recalibrated
+from reelweave.loader.buckets.recalibrate import RecalibrateConfig, recalibrate
 from reelweave.loader.errors import RunError
 from reelweave.loader.storage import Storage, open_storage
 from reelweave.train.checkpoint.saver import Checkpoints
@@ -326,7 +326,7 @@ class _Steps(Generic[Config]):
 
     def _recalibrate(self, step: int, config: RecalibrateConfig) -> None:
         """Plan further steps with measured costs, where they differ from the cost so far."""
-        fit = recalibrated(self._stream.cost, self._clock.take(), config)
+        fit = recalibrate(self._stream.cost, self._clock.take(), config)
         self._log.say(f"step {step}: {fit.reason}{self._times.waited()}")
         if fit.changed and self._stream.recalibrate(fit.cost):
             self._batches = iter(self._stream)

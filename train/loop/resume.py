@@ -80,7 +80,7 @@ def resume(
     try:
         stream.load_state_dict(state.stream)
     except UsageError as error:
-        raise _refused(state, stream, checkpoints.uri(state.step), error) from error
+        raise _refusal(state, stream, checkpoints.uri(state.step), error) from error
     return state.step
 
 
@@ -112,7 +112,7 @@ def _say_new_rate(uri: str, state: CheckpointState, config: TrainConfig | VaeTra
         )
 
 
-def _refused(state: CheckpointState, stream: BatchStream, uri: str, error: UsageError) -> UsageError:
+def _refusal(state: CheckpointState, stream: BatchStream, uri: str, error: UsageError) -> UsageError:
     """Return the error of a stream that refuses a state, which knows digests alone, in words if the keys are known."""
     plan_keys = plan_keys_of(stream)
     if state.stream.get("dataset") != stream.state_dict().get("dataset"):
@@ -149,12 +149,12 @@ def _other_datasets(state: CheckpointState, stream: BatchStream, uri: str, error
             " otherwise"
         )
     return UsageError(
-        f"{uri} was made with another dataset: it was {_listed(gone)} and is {_listed(new)} now. A run goes on with"
-        " later revisions of its datasets only; use them, or train into another folder"
+        f"{uri} was made with another dataset: it was {_list_names(gone)} and is {_list_names(new)} now. A run goes on"
+        " with later revisions of its datasets only; use them, or train into another folder"
     )
 
 
-def _listed(names: list[str]) -> str:
+def _list_names(names: list[str]) -> str:
     more = f" and {len(names) - _MOST_KEYS} more" if len(names) > _MOST_KEYS else ""
     return f"{'; '.join(names[:_MOST_KEYS]) or 'in addition nothing'}{more}"
 
@@ -170,7 +170,7 @@ def difference(saved: dict[str, Any], config: BaseModel) -> str | None:
     # The comparison reports removed keys and values that are invalid now.
     with suppress(ValidationError):
         saved = type(config).model_validate(saved).model_dump(mode="json")
-    return first_difference(_bound(saved), _bound(config.model_dump(mode="json")))
+    return first_difference(_fixed_part(saved), _fixed_part(config.model_dump(mode="json")))
 
 
 def seed_step(seed: int, step: int, rank: int) -> None:
@@ -183,7 +183,7 @@ def seed_step(seed: int, step: int, rank: int) -> None:
     torch.manual_seed(int.from_bytes(digest[:8], "little"))
 
 
-def _bound(config: dict[str, Any]) -> dict[str, Any]:
+def _fixed_part(config: dict[str, Any]) -> dict[str, Any]:
     """Return the part of a configuration that must stay."""
     schedule = {name: value for name, value in config.get("schedule", {}).items() if name != "total_steps"}
     return {name: value for name, value in config.items() if name not in FREE} | {"schedule": schedule}

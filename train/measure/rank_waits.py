@@ -72,7 +72,7 @@ class WaitSums:
         self._last_R = [0] * self.size
 
 
-def told(waits: RankWaits) -> str:
+def waits_clause(waits: RankWaits) -> str:
     """Return waits as the end of a sentence; empty for one rank."""
     if len(waits.wait_s) == 1 or not waits.seconds:
         return ""

@@ -7,7 +7,7 @@ from typing import Self
 
 from reelweave.train.distributed.world import World
 from reelweave.train.measure.peak_memory import take_peak_bytes
-from reelweave.train.measure.rank_waits import RankWaits, WaitSums, told
+from reelweave.train.measure.rank_waits import RankWaits, WaitSums, waits_clause
 from reelweave.train.measure.timings import PARTS, StepPart
 
 
@@ -143,7 +143,7 @@ class RankTimes:
 
     def waited(self) -> str:
         """Return waits since the last call, as the end of a sentence; empty for one rank."""
-        return told(self._told.take())
+        return waits_clause(self._told.take())
 
     def taken(self) -> RankWaits:
         """Return waits and memory of every rank since the last call."""

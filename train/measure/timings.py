@@ -23,7 +23,7 @@ Timed = Callable[[StepPart], AbstractContextManager[None]]
 _MOST = 10_000  # maximum number of microbatches between two reads; later ones are dropped
 
 
-def untimed(part: StepPart) -> AbstractContextManager[None]:  # noqa: ARG001 - as `Timed` has it
+def no_timing(part: StepPart) -> AbstractContextManager[None]:  # noqa: ARG001 - as `Timed` has it
     """Return a context manager that times nothing."""
     return nullcontext()
 

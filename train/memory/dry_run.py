@@ -18,7 +18,7 @@ from reelweave.train.config.run import TrainConfig
 from reelweave.train.distributed.world import World
 from reelweave.train.memory.equal_blocks import cut_runs, equal_runs
 from reelweave.train.memory.live_memory import LiveMemory
-from reelweave.train.memory.phases import Footprint, StepPhases, extrapolated
+from reelweave.train.memory.phases import Footprint, StepPhases, extrapolate_blocks
 from reelweave.train.memory.shapes import StepShape
 from reelweave.train.models.bundle import Bundle
 from reelweave.train.models.encoders.tokenizer import LatentSizes
@@ -114,7 +114,7 @@ class _DryRun:
                 (lengths[index] - _FEW, longer[index][0][shape_index], longer[index][1][shape_index])
                 for index in long
             ]
-            step_phases = extrapolated(base[shape_index], runs)
+            step_phases = extrapolate_blocks(base[shape_index], runs)
             if step_phases is None:
                 [found_whole] = self._measured([shape], lengths)
                 footprints.append(found_whole.footprint())

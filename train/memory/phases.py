@@ -82,7 +82,9 @@ class StepPhases(NamedTuple):
         )
 
 
-def extrapolated(base: StepPhases, runs: Sequence[tuple[int, StepPhases, StepPhases]]) -> StepPhases | None:
+def extrapolate_blocks(
+    base: StepPhases, runs: Sequence[tuple[int, StepPhases, StepPhases]]
+) -> StepPhases | None:
     """Return the phases of a model with more equal blocks; None if the measured ones do not tell them.
 
     Args:

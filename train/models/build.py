@@ -50,12 +50,12 @@ def build_denoiser(
         UsageError: a published model is missing, unsupported, or does not match latents, text or first frames.
     """
     if isinstance(config, DiffusersConfig):
-        return _published(config, channels, text_width, first_frames)
+        return _build_published(config, channels, text_width, first_frames)
     kind = {"dit": DiT, "st_dit": STDiT, "mmdit": MMDiT}[config.kind]
     return kind(config, channels, text_width, first_frame_channels(channels) if first_frames else 0)
 
 
-def _published(
+def _build_published(
     config: DiffusersConfig, channels: int, text_width: int, first_frames: FirstFramesConfig | None
 ) -> DiffusersDenoiser:
     folder = part_folder(config.name, config.subfolder, "model.name")

@@ -30,14 +30,14 @@ def adapt(denoiser: Denoiser, config: LoraConfig) -> None:
         r=config.rank, lora_alpha=config.alpha, lora_dropout=config.dropout, target_modules=list(targets)
     )
     try:
-        peft.inject_adapter_in_model(settings, adapted(denoiser), adapter_name=_NAME)
+        peft.inject_adapter_in_model(settings, adapted_module(denoiser), adapter_name=_NAME)
     except ValueError as error:
         raise UsageError(
             f"lora.targets={list(targets)} names no layer of this model that can be adapted"
         ) from error
     denoiser.unknown_targets = _unknown(denoiser, config.targets)
     denoiser.adapted = True
-    denoiser.adapter_weights = _counted(denoiser)
+    denoiser.adapter_weights = _count_weights(denoiser)
     for name, parameter in denoiser.named_parameters():
         parameter.requires_grad_(".lora_" in name)
         if parameter.requires_grad:
@@ -64,7 +64,7 @@ def initial_adapters(denoiser: Denoiser, config: LoraConfig) -> dict[str, torch.
 def adapter_weights(denoiser: Denoiser) -> dict[str, torch.Tensor]:
     """Return the adapters, named LAYER.lora_A.weight and LAYER.lora_B.weight as in peft and diffusers."""
     weights: dict[str, torch.Tensor] = _peft().get_peft_model_state_dict(
-        adapted(denoiser), adapter_name=_NAME
+        adapted_module(denoiser), adapter_name=_NAME
     )
     return weights
 
@@ -76,7 +76,7 @@ def load_adapters(denoiser: Denoiser, weights: dict[str, torch.Tensor]) -> None:
         UsageError: they are not those of this model's adapters.
     """
     check_adapters(denoiser, weights)
-    _peft().set_peft_model_state_dict(adapted(denoiser), weights, adapter_name=_NAME)
+    _peft().set_peft_model_state_dict(adapted_module(denoiser), weights, adapter_name=_NAME)
 
 
 def check_adapters(denoiser: Denoiser, weights: dict[str, torch.Tensor]) -> None:
@@ -96,7 +96,7 @@ def merge(denoiser: Denoiser) -> None:
     """Merge every adapter into its layer, in the layer's dtype, and remove it."""
     from peft.tuners.tuners_utils import BaseTunerLayer
 
-    inner = adapted(denoiser)
+    inner = adapted_module(denoiser)
     for name, layer in list(inner.named_modules()):
         if isinstance(layer, BaseTunerLayer):
             layer.merge()
@@ -105,7 +105,7 @@ def merge(denoiser: Denoiser) -> None:
     denoiser.adapted = False
 
 
-def adapted(denoiser: Denoiser) -> Any:
+def adapted_module(denoiser: Denoiser) -> Any:
     """Return the module that adapters are named after: diffusers' own for a published model."""
     inner: nn.Module = denoiser.model if isinstance(denoiser, DiffusersDenoiser) else denoiser
     return inner
@@ -116,12 +116,16 @@ def _unknown(denoiser: Denoiser, targets: Sequence[str]) -> str:
     from peft.tuners.tuners_utils import BaseTunerLayer
 
     layers = [
-        f".{name}" for name, layer in adapted(denoiser).named_modules() if isinstance(layer, BaseTunerLayer)
+        f".{name}"
+        for name, layer in adapted_module(denoiser).named_modules()
+        if isinstance(layer, BaseTunerLayer)
     ]
     unknown = [target for target in targets if not any(layer.endswith(f".{target}") for layer in layers)]
     if not unknown:
         return ""
-    linear = [name for name, layer in adapted(denoiser).named_modules() if isinstance(layer, nn.Linear)]
+    linear = [
+        name for name, layer in adapted_module(denoiser).named_modules() if isinstance(layer, nn.Linear)
+    ]
     parts = [name.removesuffix(".base_layer").split(".") for name in linear if ".lora_" not in name]
     ends = sorted({".".join(each[-count:]) for each in parts for count in range(1, len(each) + 1)})
     nearest = [get_close_matches(target, ends, 3, 0.0) for target in unknown]
@@ -129,7 +133,7 @@ def _unknown(denoiser: Denoiser, targets: Sequence[str]) -> str:
     return f"lora.targets: no layer of this model that can be adapted ends in {' or '.join(said)}"
 
 
-def _counted(denoiser: Denoiser) -> dict[InputRows, int]:
+def _count_weights(denoiser: Denoiser) -> dict[InputRows, int]:
     """Count the weights of adapters by the rows that their layers are applied to."""
     counts: dict[InputRows, int] = {}
     for name, parameter in denoiser.named_parameters():

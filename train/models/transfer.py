@@ -32,11 +32,11 @@ def send(tensors: Sequence[torch.Tensor], device: torch.device) -> list[torch.Te
         return list(tensors)
     sources = list(ready.values())
     if rest:
-        sources.append(_packed(list(rest.values())))
-    copies = _copied(sources, device)
+        sources.append(_pack_tensors(list(rest.values())))
+    copies = _copy_tensors(sources, device)
     moved |= zip(ready, copies, strict=False)
     if rest:
-        moved |= zip(rest, _unpacked(copies[-1], list(rest.values())), strict=True)
+        moved |= zip(rest, _unpack_tensors(copies[-1], list(rest.values())), strict=True)
     return [moved[index] for index in range(len(tensors))]
 
 
@@ -74,7 +74,7 @@ class Pace:
         self._before = now
 
 
-def _copied(sources: Sequence[torch.Tensor], device: torch.device) -> list[torch.Tensor]:
+def _copy_tensors(sources: Sequence[torch.Tensor], device: torch.device) -> list[torch.Tensor]:
     """Copy page-locked tensors."""
     if device.type != "cuda":
         return [source.to(device, non_blocking=True) for source in sources]
@@ -92,15 +92,15 @@ def _side_stream(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch's own
 
 
-def _packed(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+def _pack_tensors(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     """Return a page-locked buffer of the bytes of tensors, uint8."""
     buffer = torch.empty(sum(map(_room, tensors)), dtype=torch.uint8, pin_memory=True)
-    for tensor, part in zip(tensors, _unpacked(buffer, tensors), strict=True):
+    for tensor, part in zip(tensors, _unpack_tensors(buffer, tensors), strict=True):
         part.copy_(tensor)
     return buffer
 
 
-def _unpacked(buffer: torch.Tensor, like: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+def _unpack_tensors(buffer: torch.Tensor, like: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Return views of a buffer with the shapes and dtypes of tensors."""
     views, at = [], 0
     for tensor in like:

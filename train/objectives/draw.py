@@ -49,7 +49,7 @@ def draw(
         generator = _generator(seed, key, passed)
         dropped.append(_drops(caption_dropout, generator))
         normals.append(torch.randn((), generator=generator))
-        num_given.append(_given(first_frames, frames, generator) if first_frames else 0)
+        num_given.append(_draw_given(first_frames, frames, generator) if first_frames else 0)
     return Draw(torch.stack(normals), dropped, num_given)
 
 
@@ -71,7 +71,7 @@ def _generator(seed: int, key: str, passed: int) -> torch.Generator:
     return torch.Generator().manual_seed(sample_key(seed, key, passed))
 
 
-def _given(config: FirstFramesConfig, frames: int, generator: torch.Generator) -> int:
+def _draw_given(config: FirstFramesConfig, frames: int, generator: torch.Generator) -> int:
     """Draw the number of given latent frames; at least one of the sample's is left to the model."""
     drops = torch.rand((), generator=generator).item() < config.dropout
     count = int(torch.randint(1, config.max_latent_frames + 1, (), generator=generator))

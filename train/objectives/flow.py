@@ -45,7 +45,7 @@ class RectifiedFlow:
     def schedule(self, steps: int, tokens: int) -> torch.Tensor:
         """Return even steps from 1 to 0, shifted as in training."""
         t = torch.linspace(1, 1 / steps, steps, dtype=torch.float64)
-        return shifted(t, shift_factor(self.config.shift, tokens))
+        return shift_time(t, shift_factor(self.config.shift, tokens))
 
     def _time(self, normal: torch.Tensor, tokens: int) -> torch.Tensor:
         """Return the time at a quantile of the whole distribution."""
@@ -58,7 +58,7 @@ class RectifiedFlow:
                 # Equation 20 falls with u, so take 1 - u.
                 t = t - config.mode_scale * (torch.sin(math.pi / 2 * t) ** 2 - t)
             t = t.to(normal.dtype)
-        return shifted(t, shift_factor(config.shift, tokens))
+        return shift_time(t, shift_factor(config.shift, tokens))
 
     def _share_below(self, time: float, tokens: int) -> float:
         """Return the share of the whole distribution below a time, by bisection of its quantiles."""
@@ -75,7 +75,7 @@ class RectifiedFlow:
         return (below + above) / 2
 
 
-def shifted(t: torch.Tensor, factor: float) -> torch.Tensor:
+def shift_time(t: torch.Tensor, factor: float) -> torch.Tensor:
     """Return s t / (1 + (s - 1) t), at which noise over signal is s times that at t (SD3, eq. 23)."""
     return factor * t / (1 + (factor - 1) * t)
 

@@ -87,7 +87,7 @@ def rescale(model: Denoiser) -> None:
     precompute_float8_dynamic_scale_for_fsdp(model)
 
 
-def unwrapped(piece: torch.Tensor) -> torch.Tensor:
+def unwrap_shard(piece: torch.Tensor) -> torch.Tensor:
     """Return a rank's shard without the wrapper for FSDP's FP8 all-gather; in the same memory."""
     inner: Any = getattr(piece, "_tensor", piece) if hasattr(piece, "fsdp_pre_all_gather") else piece
     return torch.as_tensor(inner)

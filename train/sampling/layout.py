@@ -117,14 +117,14 @@ def _parts(
 ) -> tuple[ModelRunner, Divide | None]:
     """Return a model's runner, and the division of latents around its guided prediction."""
 
-    def placed(runner: ModelRunner) -> ModelRunner:
+    def place_runner(runner: ModelRunner) -> ModelRunner:
         return runner if experts is None else ExpertRunner(runner, dit, experts)
 
-    divided = _divided(dit, ranks, config, placed) if ranks.mesh.lp > 1 else None
-    return placed(_runner(dit, ranks, config)), divided
+    divided = _choose_division(dit, ranks, config, place_runner) if ranks.mesh.lp > 1 else None
+    return place_runner(_runner(dit, ranks, config)), divided
 
 
-def _divided(
+def _choose_division(
     dit: Denoiser,
     ranks: SamplingRanks,
     config: SampleLayoutConfig,

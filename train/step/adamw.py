@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from reelweave.train.step.buckets import bucketed
+from reelweave.train.step.buckets import fill_buckets
 from reelweave.train.step.moments import Moments
 
 BUCKET_VALUES = 1 << 24
@@ -48,7 +48,9 @@ class CompactAdamW(torch.optim.Optimizer):
             self.state[weight]["step"] = torch.zeros(())
             for name, moments in zip(_MOMENTS, of_weight, strict=True):
                 stored = moments.zeros(weight)
-                self.state[weight] |= {_named(name, index): tensor for index, tensor in enumerate(stored)}
+                self.state[weight] |= {
+                    _piece_name(name, index): tensor for index, tensor in enumerate(stored)
+                }
 
     @property
     def update_bytes(self) -> int:
@@ -101,16 +103,18 @@ class CompactAdamW(torch.optim.Optimizer):
 
     def _stored(self, weight: torch.Tensor, moment: int) -> list[torch.Tensor]:
         state = self.state[weight]
-        return [state[key] for key in (_named(_MOMENTS[moment], index) for index in (0, 1)) if key in state]
+        return [
+            state[key] for key in (_piece_name(_MOMENTS[moment], index) for index in (0, 1)) if key in state
+        ]
 
 
 _COPIES = 8  # of a bucket in float32: gradient, moments, and what rounding one of them takes
 _SPREAD = 2654435761  # Knuth's multiplicative hash
 
 
-def _named(name: str, index: int) -> str:
+def _piece_name(name: str, index: int) -> str:
     return f"{name}_scales" if index else name
 
 
 def _buckets(weights: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
-    return bucketed([(weight, weight.dtype, weight.numel()) for weight in weights], BUCKET_VALUES)
+    return fill_buckets([(weight, weight.dtype, weight.numel()) for weight in weights], BUCKET_VALUES)

@@ -8,7 +8,7 @@ import torch
 Key = TypeVar("Key")
 
 
-def bucketed(sizes: Sequence[tuple[Key, torch.dtype, int]], max_values: int) -> list[list[Key]]:
+def fill_buckets(sizes: Sequence[tuple[Key, torch.dtype, int]], max_values: int) -> list[list[Key]]:
     """Divide tensors into buckets of one dtype, in their order.
 
     Args:

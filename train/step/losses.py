@@ -11,7 +11,7 @@ from torch.nn.utils.rnn import pad_sequence
 from reelweave.loader.batch import Microbatch, Pack
 from reelweave.loader.errors import UsageError
 from reelweave.train.config.parts import LossConfig
-from reelweave.train.measure.timings import Timed, untimed
+from reelweave.train.measure.timings import Timed, no_timing
 from reelweave.train.models.bundle import Bundle
 from reelweave.train.models.denoiser import ComputeTotals
 from reelweave.train.models.encoders.text import EncodedText
@@ -62,7 +62,7 @@ def losses(
     device: torch.device,
     quantile: float | None = None,
     errors: SquaredErrors = whole_model_errors,
-    part: Timed = untimed,
+    part: Timed = no_timing,
 ) -> Losses:
     """Run the model on a batch; a sample's loss is the mean over its own values.
 
@@ -84,7 +84,7 @@ def losses(
     contexts = None if contexts is None else tuple(moved[len(clips) :])
     source = InputSource(
         partial(_latents, bundle, device_clips, stored, part),
-        partial(_told, bundle, batch.captions, contexts, device),
+        partial(_encode_captions, bundle, batch.captions, contexts, device),
         partial(_picture, bundle, device_clips, stored, part),
     )
     del clips, moved
@@ -99,7 +99,7 @@ def losses_of(
     device: torch.device,
     quantile: float | None = None,
     errors: SquaredErrors = whole_model_errors,
-    part: Timed = untimed,
+    part: Timed = no_timing,
 ) -> Losses:
     """Compute `losses` with latents and text from elsewhere; uses only keys, datasets and passes of the batch."""
     # Keep no reference to clean latents, which would live through the forward.
@@ -139,7 +139,7 @@ def alike(batch: Microbatch | Pack) -> list[slice]:
     return [slice(None)]
 
 
-def padded(contexts: Sequence[torch.Tensor]) -> EncodedText:
+def pad_contexts(contexts: Sequence[torch.Tensor]) -> EncodedText:
     """Pad contexts [tokens, D] of B captions to [B, M, D] with a mask of valid tokens, [B, M]."""
     lengths_B1 = torch.tensor([[len(context)] for context in contexts])
     context_BMD = pad_sequence(list(contexts), batch_first=True)
@@ -154,7 +154,7 @@ def stored_text(
     empty_MD = None
     if any(dropped) or bundle.text.lockstep:
         empty_MD = bundle.text([""])[0][0].float()
-    return padded(
+    return pad_contexts(
         [
             context.float() if empty_MD is None or not drop else empty_MD
             for drop, context in zip(dropped, send(contexts, device), strict=True)
@@ -179,7 +179,7 @@ class _Posed:
     tokens: int
 
 
-def _told(
+def _encode_captions(
     bundle: Bundle,
     captions: Sequence[str],
     contexts: Sequence[torch.Tensor] | None,

@@ -54,7 +54,7 @@ class Initialization:
     left_over: tuple[str, ...]
 
 
-def checked(kind: type[nn.Module], published: VaeSettings, changed: VaeSettings) -> dict[str, Any]:
+def check_settings(kind: type[nn.Module], published: VaeSettings, changed: VaeSettings) -> dict[str, Any]:
     """Check changed settings and return them without diffusers' own annotations.
 
     Args:
@@ -92,7 +92,7 @@ def origin(family: str, published: VaeSettings, changed: VaeSettings) -> Origin:
     Args:
         family: class of both.
         published: settings of the published VAE.
-        changed: settings of the architecture, `checked`.
+        changed: settings of the architecture, `check_settings`.
 
     Raises:
         UsageError: blocks were added elsewhere than at the deep end, or removed.

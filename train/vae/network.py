@@ -11,7 +11,7 @@ from reelweave.loader.errors import UsageError, first_line
 from reelweave.train.config.vae import VaeModelConfig
 from reelweave.train.models.published.folder import read_json
 from reelweave.train.models.published.vae import compression_of, load_vae
-from reelweave.train.vae.initialization import Initialization, checked, initialise_, origin
+from reelweave.train.vae.initialization import Initialization, check_settings, initialise_, origin
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +58,7 @@ class VideoVae(nn.Module):
             self.vae: Any = published
             self.initialisation = Initialization(tuple(published.state_dict()), (), ())
         else:
-            self.vae, self.initialisation = _changed(published, config, seed)
+            self.vae, self.initialisation = _build_changed(published, config, seed)
         self.compression = compression_of(self.vae)
         self._check_compression()
         if config.activation_checkpointing:
@@ -155,11 +155,11 @@ class VideoVae(nn.Module):
         self.vae.enable_gradient_checkpointing()
 
 
-def _changed(published: Any, config: VaeModelConfig, seed: int) -> tuple[Any, Initialization]:
+def _build_changed(published: Any, config: VaeModelConfig, seed: int) -> tuple[Any, Initialization]:
     """Build a VAE of the configured architecture with the published weights that fit."""
     assert config.architecture is not None
     kind = type(published)
-    settings = checked(kind, published.config, read_json(config.architecture, "model.architecture"))
+    settings = check_settings(kind, published.config, read_json(config.architecture, "model.architecture"))
     of = origin(kind.__name__, published.config, settings)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

@@ -56,14 +56,14 @@ def ssim(made_BCTHW: torch.Tensor, video_BCTHW: torch.Tensor) -> torch.Tensor:
     line_11 = (-offsets_11.square() / (2 * 1.5**2)).exp()
     line_11 = line_11 / line_11.sum()
 
-    def windowed(x_BCTHW: torch.Tensor) -> torch.Tensor:
+    def window_means(x_BCTHW: torch.Tensor) -> torch.Tensor:
         x_N1HW = x_BCTHW.flatten(0, 2).unsqueeze(1)
         mean_N1HW = F.conv2d(F.conv2d(x_N1HW, line_11.view(1, 1, -1, 1)), line_11.view(1, 1, 1, -1))
         return mean_N1HW.reshape(*x_BCTHW.shape[:3], *mean_N1HW.shape[2:])
 
-    x, y = windowed(made_BCTHW), windowed(video_BCTHW)
-    variances = windowed(made_BCTHW.square() + video_BCTHW.square()) - x.square() - y.square()
-    covariance = windowed(made_BCTHW * video_BCTHW) - x * y
+    x, y = window_means(made_BCTHW), window_means(video_BCTHW)
+    variances = window_means(made_BCTHW.square() + video_BCTHW.square()) - x.square() - y.square()
+    covariance = window_means(made_BCTHW * video_BCTHW) - x * y
     alike = (2 * x * y + _C1) * (2 * covariance + _C2) / ((x.square() + y.square() + _C1) * (variances + _C2))
     return alike.mean(dim=(1, 3, 4))
 
@@ -94,7 +94,7 @@ class Quality:
             )
             before_T = self._sums_T.get(name, own_T.new_zeros(2, 0))
             frames = max(own_T.shape[1], before_T.shape[1])
-            self._sums_T[name] = _filled(before_T, frames) + _filled(own_T, frames)
+            self._sums_T[name] = _fill_frames(before_T, frames) + _fill_frames(own_T, frames)
 
     def over(self, world: World, names: tuple[str, ...]) -> dict[str, FrameMetric]:
         """Return the metrics over all ranks' clips; empty without clips. A collective.
@@ -105,16 +105,16 @@ class Quality:
         """
         frames = world.largest(max((sums.shape[1] for sums in self._sums_T.values()), default=0))
         empty = torch.zeros(2, 0, dtype=torch.float64, device=world.device)
-        sums = {name: _filled(self._sums_T.get(name, empty), frames) for name in names}
+        sums = {name: _fill_frames(self._sums_T.get(name, empty), frames) for name in names}
         world.sum_(list(sums.values()))
-        return {name: _measured(own_2T) for name, own_2T in sums.items()} if frames else {}
+        return {name: _frame_metric(own_2T) for name, own_2T in sums.items()} if frames else {}
 
 
-def _filled(sums_2T: torch.Tensor, frames: int) -> torch.Tensor:
+def _fill_frames(sums_2T: torch.Tensor, frames: int) -> torch.Tensor:
     return F.pad(sums_2T, (0, frames - sums_2T.shape[1]))
 
 
-def _measured(sums_2T: torch.Tensor) -> FrameMetric:
+def _frame_metric(sums_2T: torch.Tensor) -> FrameMetric:
     totals, counts = sums_2T.tolist()
     rest = sum(totals[1:]) / sum(counts[1:]) if sum(counts[1:]) else None
     by_frame = tuple(total / count for total, count in zip(totals, counts, strict=True))

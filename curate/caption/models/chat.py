@@ -16,14 +16,14 @@ def takes_video(processor: Any) -> bool:
     if getattr(processor, "video_processor", None) is None:
         return False
     token = getattr(processor, "video_token", None) or "<video>"
-    return bool(token in _rendered(processor, [{"type": "video"}], "What is seen?"))
+    return bool(token in _render_prompt(processor, [{"type": "video"}], "What is seen?"))
 
 
 def chat_text(processor: Any, ask: Ask, as_video: bool) -> str:
     """Return the conversation as text, with a placeholder for the video or for each picture."""
     count = 0 if ask.pictures is None else len(ask.pictures)
     media = [{"type": "video"}] if as_video else [{"type": "image"}] * count
-    return _rendered(processor, media, ask.prompt)
+    return _render_prompt(processor, media, ask.prompt)
 
 
 def video(ask: Ask) -> tuple[NDArray[np.uint8], dict[str, Any]]:
@@ -68,7 +68,7 @@ def model_inputs(processor: Any, ask: Ask, as_video: bool) -> Any:
     return processor(text=text, images=[images], return_tensors="pt")
 
 
-def _rendered(processor: Any, media: list[dict[str, str]], prompt: str) -> str:
+def _render_prompt(processor: Any, media: list[dict[str, str]], prompt: str) -> str:
     messages = [{"role": "user", "content": [*media, {"type": "text", "text": prompt}]}]
     # Processors warn about a switch that is unknown to their template.
     switches = {"enable_thinking": False} if "enable_thinking" in str(processor.chat_template) else {}

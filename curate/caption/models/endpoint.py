@@ -127,7 +127,7 @@ class EndpointModel:
         except StatusError as error:
             if error.status == 404:  # a server without a list; it names an unknown model itself
                 return
-            raise UsageError(f"{at}: {_said(error)}") from error
+            raise UsageError(f"{at}: {_error_message(error)}") from error
         except (*FAULTS, _RejectedError, ValueError) as error:
             raise UsageError(
                 f"{at} does not answer as an OpenAI-style server ({type(error).__name__}); start it, or correct the"
@@ -162,7 +162,7 @@ class EndpointModel:
         except _RejectedError as error:
             return Fault(f"the model does not take the question: {error}")
         except StatusError as error:
-            raise RunError(f"{where}: {_said(error)}{again}") from error
+            raise RunError(f"{where}: {_error_message(error)}{again}") from error
         except FAULTS as error:
             raise RunError(f"{where} does not answer ({type(error).__name__}){again}") from error
         except _NoCompletionError as error:
@@ -270,7 +270,7 @@ def _words(content: bytes) -> str:
     return " ".join(str(text).split())[:_MOST_SHOWN] or "it gives no reason"
 
 
-def _said(error: StatusError) -> str:
+def _error_message(error: StatusError) -> str:
     if error.status in (401, 403):
         return f"it refuses the API key (HTTP {error.status}); set it in the environment as {KEY_VARIABLE}"
     if error.status == 404:

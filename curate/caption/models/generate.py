@@ -44,7 +44,7 @@ def answers(
     ends = end_tokens(model, tokenizer)
     pad = min(ends) if tokenizer.pad_token_id is None else tokenizer.pad_token_id
     for members in groups({at: shape_of(model_input) for at, model_input in ready.items()}, asks, at_once):
-        batch = stacked([ready[at] for at in members])
+        batch = stack_inputs([ready[at] for at in members])
         tokens_in = batch["input_ids"].shape[1]
         for at, (tokens, stopped) in zip(
             members, generate(model, batch, asks[members[0]], ends, pad, threads), strict=True
@@ -79,7 +79,7 @@ def groups(shapes: Mapping[int, object], asks: Sequence[Ask], largest: int) -> l
     ]
 
 
-def stacked(inputs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def stack_inputs(inputs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Concatenate the inputs of several questions of equal shape to one batch."""
     import torch
 
@@ -122,7 +122,7 @@ def generate(
 
     device = model.device
     moved = {
-        name: _moved(value, device, model.dtype) if isinstance(value, torch.Tensor) else value
+        name: _move_to_device(value, device, model.dtype) if isinstance(value, torch.Tensor) else value
         for name, value in inputs.items()
     }
     # The model's own defaults (a temperature of 1e-6, a top-k of 1) must not override the seed.
@@ -178,7 +178,7 @@ def _within(inputs: Mapping[str, Any] | Fault, ask: Ask, limit: int | None) -> M
     )
 
 
-def _moved(value: Any, device: Any, dtype: Any) -> Any:
+def _move_to_device(value: Any, device: Any, dtype: Any) -> Any:
     return value.to(device, dtype) if value.is_floating_point() else value.to(device)
 
 

@@ -53,7 +53,7 @@ class RepairedClock:
     breaks: tuple[int, ...] = ()
 
 
-def repaired(
+def repair_clock(
     pts: Sequence[int | None], seconds_per_tick: float, durations: Sequence[int] | None = None
 ) -> RepairedClock | None:
     """Return the clock of frames in display order, or None when too many stamps are wrong.
@@ -72,7 +72,7 @@ def repaired(
     jumps = _jumps(gaps, held, JUMP_S / seconds_per_tick)
     if len(stamped_frames) == len(pts) and (gaps > 0).all() and not jumps.any():
         return RepairedClock(stated.astype(np.float64), np.zeros(len(stated)))
-    squeezed = _squeezed(gaps, _SQUEEZED_S / seconds_per_tick)
+    squeezed = _squeezed_mask(gaps, _SQUEEZED_S / seconds_per_tick)
     rising = gaps[(gaps > 0) & ~(squeezed[1:] & squeezed[:-1])]
     usual = float(np.median(rising)) if len(rising) else 1.0
     breaks = list(_breaks(stated, np.flatnonzero((gaps <= 0) | jumps) + 1))
@@ -84,9 +84,11 @@ def repaired(
     if len(pts) - len(stamped_frames) + lost.sum() > _MOST_LOST * (len(pts) - squeezed.sum()):
         return None
     instant = _INSTANT_S / seconds_per_tick
-    ticks, shifts = _filled(len(pts), stamped_frames, continuous, rising_indices, squeezed, usual, instant)
+    ticks, shifts = _fill_ticks(
+        len(pts), stamped_frames, continuous, rising_indices, squeezed, usual, instant
+    )
     everywhere = np.arange(len(stamped_frames))
-    ordered, unmoved = _filled(
+    ordered, unmoved = _fill_ticks(
         len(pts), stamped_frames, np.sort(continuous), everywhere, squeezed, usual, instant
     )
     if (np.diff(ordered) > 0).all() and _unevenness(ordered, usual) < _unevenness(ticks, usual):
@@ -155,7 +157,7 @@ def _unevenness(ticks: NDArray[np.float64], usual: float) -> float:
     return float(np.abs(np.diff(ticks) - usual).sum())
 
 
-def _squeezed(gaps: Ticks, longest: float) -> NDArray[np.bool_]:
+def _squeezed_mask(gaps: Ticks, longest: float) -> NDArray[np.bool_]:
     """Return a mask of the frames in runs of stamps that hardly differ; none where most do."""
     edges = np.flatnonzero(np.diff(np.abs(gaps) <= longest, prepend=False, append=False)).reshape(-1, 2)
     squeezed = np.zeros(len(gaps) + 1, bool)
@@ -164,7 +166,7 @@ def _squeezed(gaps: Ticks, longest: float) -> NDArray[np.bool_]:
     return squeezed if squeezed.mean() <= _MOST_SQUEEZED else np.zeros(len(squeezed), bool)
 
 
-def _filled(
+def _fill_ticks(
     frames: int,
     stamped_frames: Ticks,
     stated: NDArray[np.float64],

@@ -54,11 +54,11 @@ def choose_rate(
     """
     if not len(gaps_s):
         return stated or Fraction(25), True
-    measured = _measured(gaps_s)
-    for rate in (stated, snapped(measured), measured):
+    measured = _measure_rate(gaps_s)
+    for rate in (stated, snap_rate(measured), measured):
         if rate and _lies_on_grid(times_s, rate, runs, CONSTANT_TOLERANCE / float(rate)):
             return rate, True
-    return _fitted(times_s, _nominal(gaps_s[~fleeting(gaps_s)], max_fps), max_fps), False
+    return _fit_rate(times_s, _nominal(gaps_s[~fleeting(gaps_s)], max_fps), max_fps), False
 
 
 def choose_clip_rate(times_s: Seconds, source: Fraction, max_fps: float) -> Fraction:
@@ -75,7 +75,7 @@ def choose_clip_rate(times_s: Seconds, source: Fraction, max_fps: float) -> Frac
     gaps_s = np.diff(times_s)
     if len(gaps_s) < _LEAST_GAPS:
         return source
-    measured = _measured(gaps_s)
+    measured = _measure_rate(gaps_s)
     # A rate beside a usual one would differ from clip to clip with the jitter of their ends.
     usual = _usual(measured)
     rates = [source, usual] if usual is not None else [source, measured.limit_denominator(2), measured]
@@ -83,7 +83,7 @@ def choose_clip_rate(times_s: Seconds, source: Fraction, max_fps: float) -> Frac
         off_s = min(CONSTANT_TOLERANCE / float(rate), _MOST_OFF_S)
         if _lies_on_grid(times_s, rate, ((0, len(times_s)),), off_s):
             return rate if rate <= max_fps else Fraction(max_fps).limit_denominator(1001)
-    nominal = _fitted(times_s, _nominal(gaps_s, max_fps), max_fps)
+    nominal = _fit_rate(times_s, _nominal(gaps_s, max_fps), max_fps)
     if abs(nominal - source) <= _SNAP_TOLERANCE * source:
         nominal = source
     for rate in (nominal, source):
@@ -118,7 +118,7 @@ def is_fleeting(held_s: float, usual_s: float) -> bool:
     return held_s < FLEETING_S and usual_s >= _LEAST_USUAL * FLEETING_S
 
 
-def snapped(rate: Fraction) -> Fraction:
+def snap_rate(rate: Fraction) -> Fraction:
     """Return the standard rate that a measured one stands for, or the measured one."""
     nearest = min(STANDARD_RATES, key=lambda standard: abs(standard - rate))
     return nearest if abs(nearest - rate) <= _SNAP_TOLERANCE * rate else rate
@@ -126,13 +126,13 @@ def snapped(rate: Fraction) -> Fraction:
 
 def _usual(rate: Fraction) -> Fraction | None:
     """Return the rate that cameras have and a measured one stands for, or None."""
-    if (standard := snapped(rate)) in STANDARD_RATES:
+    if (standard := snap_rate(rate)) in STANDARD_RATES:
         return standard
     half = rate.limit_denominator(2)
     return half if abs(half - rate) <= _HALF_TOLERANCE * rate else None
 
 
-def _measured(gaps_s: Seconds) -> Fraction:
+def _measure_rate(gaps_s: Seconds) -> Fraction:
     return Fraction(1 / float(np.mean(gaps_s))).limit_denominator(1001)
 
 
@@ -141,13 +141,13 @@ def _nominal(gaps_s: Seconds, max_fps: float) -> Fraction:
     low_s = float(np.percentile(gaps_s, _NOMINAL_GAP_PERCENTILE))
     # Ticks of a millisecond show 24 frames per second as gaps of 41 and 42 ms.
     near_s = gaps_s[np.abs(gaps_s - low_s) <= _NEAR * low_s]
-    usual = _usual(_measured(near_s)) if len(near_s) else None
+    usual = _usual(_measure_rate(near_s)) if len(near_s) else None
     if usual is not None and usual <= max_fps:
         return usual
-    return snapped(Fraction(min(1 / low_s, max_fps)).limit_denominator(1001))
+    return snap_rate(Fraction(min(1 / low_s, max_fps)).limit_denominator(1001))
 
 
-def _fitted(times_s: Seconds, rate: Fraction, max_fps: float) -> Fraction:
+def _fit_rate(times_s: Seconds, rate: Fraction, max_fps: float) -> Fraction:
     """Return the usual rate near one on whose grid all frames lie but for missing ones, or the same.
 
     In ticks of a millisecond gaps do not tell 29.97 from 30, but ten seconds on the grids are a third of a frame apart.

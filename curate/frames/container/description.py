@@ -15,7 +15,7 @@ _LOGGING = Lock()
 
 def described_stream(container: Container, index: int) -> str:
     """Return what the description says of one stream, "" where it names none."""
-    text = _described(container)
+    text = _describe_container(container)
     begins = [(int(match[1]), match.end()) for match in _STREAM.finditer(text)]
     ends = [begin for _, begin in begins[1:]] + [len(text)]
     for (stream_index, begin), end in zip(begins, ends, strict=True):
@@ -28,7 +28,7 @@ def programmes_of(container: Container) -> list[set[int]]:
     """Return the indices of the streams of each programme, of containers that have any, such as MPEG-TS."""
     programmes: list[set[int]] = []
     members: set[int] | None = None
-    for match in _PROGRAMME.finditer(_described(container)):
+    for match in _PROGRAMME.finditer(_describe_container(container)):
         if match[2] is None:
             members = set() if match[1] is not None else None
             programmes += [] if members is None else [members]
@@ -37,7 +37,7 @@ def programmes_of(container: Container) -> list[set[int]]:
     return programmes
 
 
-def _described(container: Container) -> str:
+def _describe_container(container: Container) -> str:
     with _LOGGING:  # the level is one for the whole process
         level = av.logging.get_level()
         av.logging.set_level(av.logging.INFO)

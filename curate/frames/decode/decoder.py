@@ -19,7 +19,7 @@ from reelweave.curate.frames.container.side_data import Cropper
 from reelweave.curate.frames.decode.lost_frames import LostFrames
 from reelweave.curate.frames.decode.slice_checks import SliceChecks
 from reelweave.curate.frames.frame_times import Damage
-from reelweave.curate.frames.interlace import FieldOrder, deinterlaced, fields_fault
+from reelweave.curate.frames.interlace import FieldOrder, deinterlace, fields_fault
 from reelweave.curate.frames.picture import Shape, ShapeMeter
 from reelweave.curate.frames.probe import ProbeConfig, check_frame, check_size, too_long
 from reelweave.curate.frames.source import SourceError
@@ -84,7 +84,7 @@ class Decoder:
             EncryptedError: A packet is encrypted; `open_video` puts it into words.
         """
         decoded = self._decoded() if self._limits is None else self._limited(self._limits)
-        return deinterlaced(decoded, self._pulldown, self._unmarked) if self._deinterlace else decoded
+        return deinterlace(decoded, self._pulldown, self._unmarked) if self._deinterlace else decoded
 
     @property
     def interlaced(self) -> bool:

@@ -88,7 +88,7 @@ def find_code(stage: str, use: str) -> StageCode:
         UsageError: there is none.
     """
     if not use:
-        return _installed(stage)
+        return _installed_stage(stage)
     home, colon, name = use.rpartition(":")
     if not colon or not home or not name.isidentifier():
         raise UsageError(
@@ -120,7 +120,7 @@ def _read(path: Path, named: str) -> bytes:
         raise UsageError(f"{named} cannot be read: {error.strerror}") from error
 
 
-def _installed(stage: str) -> StageCode:
+def _installed_stage(stage: str) -> StageCode:
     all_points = installed()
     points = {point.value: point for point in all_points if point.name == stage}
     if not points:

@@ -20,7 +20,7 @@ _MEASURED = ("motion_source", "has_audio", "bar_top_px", "bar_bottom_px", "bar_l
 """Scores of ours that have no threshold."""
 
 
-def configured(values: Any) -> Any:
+def configure_stages(values: Any) -> Any:
     """Return a configuration for each stage, of the model that its code names.
 
     Raises:
@@ -34,7 +34,9 @@ def configured(values: Any) -> Any:
     for name, stage_values in values.items():
         try:
             stage_configs[name] = (
-                stage_values if isinstance(stage_values, StageConfig) else _configured(name, stage_values)
+                stage_values
+                if isinstance(stage_values, StageConfig)
+                else _configure_stage(name, stage_values)
             )
         except _WrongError as error:
             wrong += error.details
@@ -44,7 +46,7 @@ def configured(values: Any) -> Any:
     return stage_configs
 
 
-def _configured(name: object, values: object) -> StageConfig:
+def _configure_stage(name: object, values: object) -> StageConfig:
     values = {} if values is None else values
     if not isinstance(name, str) or not NAME.fullmatch(name):
         reason = "a stage's name has lower-case letters, digits and underscores, a letter first, at most 40"
@@ -57,7 +59,7 @@ def _configured(name: object, values: object) -> StageConfig:
     try:
         config = model.model_validate(values)
     except ValidationError as error:
-        raise _WrongError(list(_located(name, error, model))) from error
+        raise _WrongError(list(_locate_error(name, error, model))) from error
     config._code = code
     return config
 
@@ -137,7 +139,7 @@ class _WrongError(Exception):
         self.details = details
 
 
-def _located(name: str, error: ValidationError, model: type[StageConfig]) -> Iterator[InitErrorDetails]:
+def _locate_error(name: str, error: ValidationError, model: type[StageConfig]) -> Iterator[InitErrorDetails]:
     for item in error.errors():
         reason = str(item["msg"]).removeprefix("Value error, ")
         if item["type"] == "extra_forbidden":

@@ -180,32 +180,32 @@ def forecast(
     """
     working = [source_extent for source_extent in extent.values() if source_extent.effort > 0]
 
-    def scaled(values: Sequence[float], by: str, unit: float = 1.0) -> Estimate:
+    def scale_estimate(values: Sequence[float], by: str, unit: float = 1.0) -> Estimate:
         held = [getattr(extent[cost.uri], by) for cost in measured]
         estimate = _ratio_estimate(
             values, held, sum(getattr(source_extent, by) for source_extent in working), len(working)
         )
         return Estimate(estimate.value / unit, estimate.low / unit, estimate.high / unit)
 
-    clip_gb = scaled([cost.clip_bytes for cost in measured], "pixel_s", 1e9)
-    core_hours = scaled([cost.core_s for cost in measured], "effort", 3600)
-    gpu_hours = scaled([cost.gpu_s for cost in measured], "seconds", 3600)
+    clip_gb = scale_estimate([cost.clip_bytes for cost in measured], "pixel_s", 1e9)
+    core_hours = scale_estimate([cost.core_s for cost in measured], "effort", 3600)
+    gpu_hours = scale_estimate([cost.gpu_s for cost in measured], "seconds", 3600)
     return Forecast(
         sources=len(sources),
         sampled=len(measured),
         source_bytes=sum(source.size for source in sources if source.size > 0),
-        clips=scaled([cost.clips for cost in measured], "seconds"),
+        clips=scale_estimate([cost.clips for cost in measured], "seconds"),
         clip_gb=clip_gb,
-        clip_hours=scaled([cost.clip_s for cost in measured], "seconds", 3600),
+        clip_hours=scale_estimate([cost.clip_s for cost in measured], "seconds", 3600),
         core_hours=core_hours,
         gpu_hours=gpu_hours,
-        price=_priced((core_hours, config.core_hour_price), (gpu_hours, config.gpu_hour_price)),
-        price_a_month=_priced((clip_gb, config.gb_month_price)),
+        price=_price_run((core_hours, config.core_hour_price), (gpu_hours, config.gpu_hour_price)),
+        price_a_month=_price_run((clip_gb, config.gb_month_price)),
         currency=config.currency,
     )
 
 
-def _priced(*parts: tuple[Estimate, float]) -> Estimate:
+def _price_run(*parts: tuple[Estimate, float]) -> Estimate:
     return Estimate(
         sum(part.value * price for part, price in parts),
         sum(part.low * price for part, price in parts),

@@ -7,7 +7,7 @@ import numpy as np
 from reelweave.curate.filters.decision import thresholds
 from reelweave.curate.ledger.records import source_summary
 from reelweave.curate.run.state import CurationState
-from reelweave.curate.run.tables.columns import Mask, column, equal, kept, texts_of
+from reelweave.curate.run.tables.columns import Mask, column, equal, filter_rows, texts_of
 from reelweave.curate.source_pass.cut_source import STAGE, source_id
 from reelweave.curate.source_pass.tasks import MeasureTask
 
@@ -31,18 +31,18 @@ def measure_tasks(state: CurationState, chosen: Set[str]) -> tuple[int, Iterator
     lacking = state.closed.lacking & state.numbered(chosen)
     if not lacking.any() or not wants_scores(state):
         return 0, iter(())
-    lost = _lost(state, lacking)
+    lost = _sources_with_loss(state, lacking)
     state.closed.drop([state.listed[index].uri for index in lost.tolist()])
     lacking[lost] = False
     return int(lacking.sum()), _tasks(state, lacking)
 
 
-def _lost(state: CurationState, selected: Mask) -> np.ndarray:
+def _sources_with_loss(state: CurationState, selected: Mask) -> np.ndarray:
     """Return the numbers of wanted sources of which a clip is lost."""
     staged, lost = state.staged(), [np.zeros(0, np.int64)]
     for partition in range(state.closed.partitions):
         clips = state.closed.clips(partition)
-        clips = kept(clips, selected[column(clips, "source").to_numpy()] & ~equal(clips, "sha256", ""))
+        clips = filter_rows(clips, selected[column(clips, "source").to_numpy()] & ~equal(clips, "sha256", ""))
         lost.append(column(clips, "source").to_numpy()[~state.at_hand(clips, staged)].astype(np.int64))
     return np.unique(np.concatenate(lost))
 

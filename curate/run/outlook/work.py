@@ -18,11 +18,11 @@ from reelweave.curate.run.shard import revisions_of, scores_of
 from reelweave.curate.run.stages.model_stage import ModelStage
 from reelweave.curate.run.state import CurationState
 from reelweave.curate.run.tables.closed import ClosedSources
-from reelweave.curate.run.tables.columns import Mask, column, equal, kept
+from reelweave.curate.run.tables.columns import Mask, column, equal, filter_rows
 from reelweave.curate.source_pass.cut_source import STAGE as CUT
 from reelweave.loader.dataset import Dataset
 from reelweave.loader.settings import differences
-from reelweave.loader.text import counted
+from reelweave.loader.text import pluralize
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def work_of(state: CurationState, before: Mapping[str, Any] | None, redo_older: 
         pending += [*_sources(state, before), *_stages(state)]
     changes = before is not None and next(differences(before, state.config.content()), None) is not None
     publishes = changes or any(work.now for work in pending)
-    return [*_redone(state, redo_older or publishes), *pending, *_decided(state, redo_older, publishes)]
+    return [*_redone(state, redo_older or publishes), *pending, *_decided_work(state, redo_older, publishes)]
 
 
 def _redone(state: CurationState, publishes: bool) -> Iterator[Work]:
@@ -109,7 +109,7 @@ def _older(state: CurationState, redo: bool) -> Iterator[Work]:
     clips, clip_s = _clips(state.closed, older)
     core_s = state.closed.total_cpu_s(older)
     which = (
-        f"{int(older.sum())} of {len(state.sources)} sources ({counted(clips, 'clip')}, {_time(clip_s)}) were"
+        f"{int(older.sum())} of {len(state.sources)} sources ({pluralize(clips, 'clip')}, {_time(clip_s)}) were"
         f" cut by an earlier version (revision {', '.join(map(str, revisions))} of the cut, and this version has"
         f" {SourceStageConfig.REVISION})"
     )
@@ -135,14 +135,12 @@ def _older_results(state: CurationState, redo: bool) -> Iterator[Work]:
     for stage in state.stages:
         if not stage.earlier:
             continue
-        sources, count, clip_s = _counted(state, partial(state.older_results, stage=stage))
+        sources, count, clip_s = _count_clips(state, partial(state.older_results, stage=stage))
         if not count:
             continue
         core_s = _stage_s(state, stage.name, count)
         cost = "" if core_s is None else f", {_core_time(core_s)} as measured in earlier runs"
-        which = (
-            f"{stage.name}: {counted(count, 'clip')} ({_time(clip_s)}) went through an earlier version of it"
-        )
+        which = f"{stage.name}: {pluralize(count, 'clip')} ({_time(clip_s)}) went through an earlier version of it"
         sentence = (
             f"{which} and do so again{cost}"
             if redo
@@ -151,7 +149,7 @@ def _older_results(state: CurationState, redo: bool) -> Iterator[Work]:
         yield Work(f"older {stage.name}", sources, count, clip_s, core_s, redo, sentence)
 
 
-def _decided(state: CurationState, redo: bool, changes: bool) -> Iterator[Work]:
+def _decided_work(state: CurationState, redo: bool, changes: bool) -> Iterator[Work]:
     """Yield deduplication and shards where an earlier revision of the code decided them."""
     if state.dataset is None:
         return
@@ -179,13 +177,13 @@ def _stage_s(state: CurationState, name: str, clips: int) -> float | None:
     return None if each_s is None else each_s * clips
 
 
-def _counted(state: CurationState, select: Callable[[int, pa.Table], Mask]) -> tuple[int, int, float]:
+def _count_clips(state: CurationState, select: Callable[[int, pa.Table], Mask]) -> tuple[int, int, float]:
     """Return the number of sources, clips and seconds of clips that are wanted of all partitions."""
     state.place_results()
     sources, count, clip_s = 0, 0, 0.0
     for partition in range(state.closed.partitions):
         clips = state.closed.clips(partition)
-        clips = kept(clips, select(partition, clips))
+        clips = filter_rows(clips, select(partition, clips))
         sources += len(np.unique(column(clips, "source").to_numpy()))
         count, clip_s = count + len(clips), clip_s + float(column(clips, "duration_s").to_numpy().sum())
     return sources, count, clip_s
@@ -200,7 +198,8 @@ def _scores(state: CurationState, redo: bool) -> Iterator[Work]:
     clips, clip_s = _clips(state.closed, lacking)
     names, count = ", ".join(sorted(ADDED)), int(lacking.sum())
     now = redo or wants_scores(state)
-    sentence = f"{counted(clips, 'clip')} ({_time(clip_s)}) of {counted(count, 'source')} made before this version of"
+    sentence = f"{pluralize(clips, 'clip')} ({_time(clip_s)}) of {pluralize(count, 'source')} made before this version"
+    " of"
     sentence += f" the scores {names}"
     sentence += (
         "; they are measured now, and no source is read"
@@ -225,14 +224,14 @@ def _sources(state: CurationState, before: Mapping[str, Any]) -> Iterator[Work]:
         clips, clip_s = _clips(earlier_closed, again)
         core_s, count = earlier_closed.total_cpu_s(again), int(again.sum())
         sentence = (
-            f"{counted(count, 'source')} ({counted(clips, 'clip')}, {_time(clip_s)}) cut anew, since"
+            f"{pluralize(count, 'source')} ({pluralize(clips, 'clip')}, {_time(clip_s)}) cut anew, since"
             f" {', '.join(changed)} changed:"
             f" {_core_time(core_s)} when they were cut before, and all later stages for clips that change"
         )
         yield Work("cut", count, clips, clip_s, core_s, True, sentence)
     if count := int((unclosed & ~again).sum()):
         yield Work(
-            "new", count, 0, 0.0, None, True, f"to be cut, without a result yet: {counted(count, 'source')}"
+            "new", count, 0, 0.0, None, True, f"to be cut, without a result yet: {pluralize(count, 'source')}"
         )
 
 
@@ -258,11 +257,11 @@ def _stages(state: CurationState) -> Iterator[Work]:
     """Yield the stages over clips of which nothing is known under their present configuration, code and models."""
     new = [stage for stage in state.stages if stage.fingerprint not in state.ledger.fingerprints(stage.name)]
     for stage in new:
-        sources, count, clip_s = _counted(state, partial(state.todo, stages=[stage]))
+        sources, count, clip_s = _count_clips(state, partial(state.todo, stages=[stage]))
         if count:
             core_s = _stage_s(state, stage.name, count)
             sentence = (
-                f"{stage.name}: its configuration, code or model is another; up to {counted(count, 'clip')}"
+                f"{stage.name}: its configuration, code or model is another; up to {pluralize(count, 'clip')}"
                 f" ({_time(clip_s)}) go through it again"
             )
             yield Work(stage.name, sources, count, clip_s, core_s, True, sentence)
@@ -273,7 +272,7 @@ def _clips(closed: ClosedSources, selected: Mask) -> tuple[int, float]:
     count, seconds = 0, 0.0
     for partition in range(closed.partitions):
         clips = closed.clips(partition)
-        clips = kept(clips, selected[column(clips, "source").to_numpy()] & ~equal(clips, "sha256", ""))
+        clips = filter_rows(clips, selected[column(clips, "source").to_numpy()] & ~equal(clips, "sha256", ""))
         count, seconds = count + len(clips), seconds + float(column(clips, "duration_s").to_numpy().sum())
     return count, seconds
 

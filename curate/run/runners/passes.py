@@ -52,13 +52,13 @@ def run_pass(
     count = 0
     workers = Kept()
 
-    def counted() -> Iterator[Task]:
+    def count_tasks() -> Iterator[Task]:
         nonlocal count
         for task in tasks:
             count += 1
             yield task
 
-    for done in runner(kind)(counted(), stages, workers):
+    for done in runner(kind)(count_tasks(), stages, workers):
         for stage, spent in done.seconds.items():
             seconds[stage] += spent
         take(done.task)

@@ -20,7 +20,7 @@ from reelweave.curate.run.runners.ray_cluster import (
 )
 from reelweave.curate.run.runners.ray_errors import in_words
 from reelweave.curate.run.runners.replanning import Kept, Setup, replanning
-from reelweave.curate.run.runners.reservations import Resources, fitted
+from reelweave.curate.run.runners.reservations import Resources, fit_reservations
 from reelweave.curate.run.runners.workers import StageState
 
 Task = TypeVar("Task")
@@ -152,10 +152,10 @@ def _run(tasks: Iterable[Timed[Task]], stages: Sequence[Stage[Task]]) -> Iterato
     for task in _run(tasks, before):
         batch.append(task)
         if len(batch) == last.batch:
-            yield from _timed(last, batch)
+            yield from _time_stage(last, batch)
             batch = []
     if batch:
-        yield from _timed(last, batch)
+        yield from _time_stage(last, batch)
 
 
 def run_on_ray(
@@ -190,14 +190,14 @@ def run_on_ray(
     # Processors set aside for each operator, whatever it has to do, would be idle ones.
     context.op_resource_reservation_ratio = _RESERVED
     for data in _results(ray, _packed_parts(first, rest), stages, silence_s, workers or Kept()):
-        yield _unpacked(data)
+        yield _unpack_task(data)
 
 
 def _packed_parts(first: list[Task], rest: Iterator[Task]) -> Iterator[list[dict[str, bytes]]]:
     """Yield tasks as Ray carries them, many at a time."""
     part = first
     while part:
-        packed = [_packed(Timed(task, {})) for task in part]
+        packed = [_pack_task(Timed(task, {})) for task in part]
         part.clear()
         yield packed
         del packed
@@ -215,10 +215,10 @@ def _results(
     stored, total = [], 0
     for items in parts:
         total += len(items)
-        stored.append(_stored(ray, items, silence_s))
+        stored.append(_put_items(ray, items, silence_s))
     with in_words(ray, silence_s):
         dataset = stored[0].union(*stored[1:]) if len(stored) > 1 else stored[0]
-        together = operators(placed(stages))
+        together = operators(reserve_resources(stages))
         for operator in together:
             dataset = _add(ray, dataset, operator)
         states = [_state(operator) for operator in together]
@@ -230,7 +230,7 @@ def _results(
             yield item[_COLUMN]
 
 
-def _stored(ray: Any, items: list[dict[str, bytes]], silence_s: float) -> Any:
+def _put_items(ray: Any, items: list[dict[str, bytes]], silence_s: float) -> Any:
     """Return items as a dataset of Ray, which lies in its store."""
     with in_words(ray, silence_s):
         count = min(len(items), _MAX_BLOCKS)
@@ -252,7 +252,7 @@ def _keep_off_the_terminal() -> None:
         log.removeHandler(handler)
 
 
-def placed(stages: Sequence[Stage[Task]]) -> list[Stage[Task]]:
+def reserve_resources(stages: Sequence[Stage[Task]]) -> list[Stage[Task]]:
     """Return the stages with the resources that their workers reserve on the cluster.
 
     See `reelweave.curate.run.runners.reservations`.
@@ -271,7 +271,7 @@ def placed(stages: Sequence[Stage[Task]]) -> list[Stage[Task]]:
         )
         for operator in together
     }
-    shares = fitted(requested, cluster_nodes())
+    shares = fit_reservations(requested, cluster_nodes())
     return [
         replace(stage, cpus=share.cpus, gpus=share.gpus, memory_mb=share.memory_mb)
         for operator in together
@@ -325,24 +325,24 @@ class _OnBatches(Generic[Task]):
     def __call__(self, batch: Mapping[str, Iterable[bytes]]) -> Iterator[dict[str, list[bytes]]]:
         # Workers of a cluster begin in the folder where it was started; inputs and models may be relative to ours.
         enter_folder(self._folder, self._needs)
-        tasks: list[Timed[Task]] = [_unpacked(data) for data in batch[_COLUMN]]
+        tasks: list[Timed[Task]] = [_unpack_task(data) for data in batch[_COLUMN]]
         for task in _run(tasks, self._stages):
-            yield {_COLUMN: [_packed(task)[_COLUMN]]}
+            yield {_COLUMN: [_pack_task(task)[_COLUMN]]}
 
 
 _COLUMN = "task"
 
 
-def _packed(task: Timed[Task]) -> dict[str, bytes]:
+def _pack_task(task: Timed[Task]) -> dict[str, bytes]:
     return {_COLUMN: pickle.dumps(task, protocol=5)}
 
 
-def _unpacked(data: bytes) -> Timed[Any]:
+def _unpack_task(data: bytes) -> Timed[Any]:
     timed: Timed[Any] = pickle.loads(data)  # noqa: S301 - from our own workers, through Ray's memory
     return timed
 
 
-def _timed(stage: Stage[Task], batch: Sequence[Timed[Task]]) -> Iterator[Timed[Task]]:
+def _time_stage(stage: Stage[Task], batch: Sequence[Timed[Task]]) -> Iterator[Timed[Task]]:
     """Yield the stage's results; the first one carries the seconds that the stages before spent on the batch."""
     spent: dict[str, float] = defaultdict(float)
     for before in batch:

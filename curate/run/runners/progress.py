@@ -132,7 +132,7 @@ class Meter:
         """Report what was done of a source that is not closed yet, and which share of its work that is."""
         with self._lock:
             self._partly[uri] = share
-            self.show(_named(uri, what))
+            self.show(_part_name(uri, what))
 
     def show(self, current: str = "") -> Progress:
         """Report, and keep the status file fresh."""
@@ -146,7 +146,7 @@ class Meter:
             uri, share, seconds, part = active[0]
             with self._lock:
                 self._at_work = tuple(active[:SLOWEST])
-                self.show(f"{_named(uri, part)}: {share:.0%} after {seconds / 60:.0f} min")
+                self.show(f"{_part_name(uri, part)}: {share:.0%} after {seconds / 60:.0f} min")
 
     def _shown(self, current: str) -> Progress:
         self.last = progress = self._progress(current)
@@ -182,14 +182,14 @@ class Meter:
             current=current,
             slowest=tuple(self._slowest),
             at_work=tuple(
-                (_named(uri, part), share, seconds)
+                (_part_name(uri, part), share, seconds)
                 for uri, share, seconds, part in self._at_work
                 if uri in self._waiting
             ),
         )
 
 
-def _named(uri: str, part: str) -> str:
+def _part_name(uri: str, part: str) -> str:
     return f"{uri}, {part}" if part else uri
 
 

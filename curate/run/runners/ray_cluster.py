@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from reelweave.curate.run.runners.ray_errors import described
+from reelweave.curate.run.runners.ray_errors import describe_error
 from reelweave.curate.run.runners.ray_token import keep_token
 from reelweave.curate.run.runners.reservations import Resources
 from reelweave.loader.base.processors import memory_limit, processors
 from reelweave.loader.errors import RunError, UsageError
-from reelweave.loader.storage.names import redacted
+from reelweave.loader.storage.names import redact_uri
 
 
 class RayTooSlowError(RunError):
@@ -76,12 +76,12 @@ def start_ray() -> Any:
     except Exception as error:
         if address:
             raise RunError(
-                f"the Ray cluster at RAY_ADDRESS={redacted(address)} cannot be joined: {described(error)}; start it"
-                " and run the same command again, or unset RAY_ADDRESS to work on this machine alone"
+                f"the Ray cluster at RAY_ADDRESS={redact_uri(address)} cannot be joined: {describe_error(error)}; start"
+                " it and run the same command again, or unset RAY_ADDRESS to work on this machine alone"
             ) from error
         kind = RayTooSlowError if _START_TIMED_OUT in str(error) else RunError
         raise kind(
-            f"Ray cannot start on this machine: {described(error)}; run the same command again, or set the"
+            f"Ray cannot start on this machine: {describe_error(error)}; run the same command again, or set the"
             " configuration's runner to sequential"
         ) from error
     return ray
@@ -156,7 +156,7 @@ def _ray(address: str | None) -> Any:
             raise UsageError(f"Ray Data cannot be imported ({error}): {advice}") from error
         if address:
             raise UsageError(
-                f"RAY_ADDRESS={redacted(address)} needs Ray, which is not installed: {advice}"
+                f"RAY_ADDRESS={redact_uri(address)} needs Ray, which is not installed: {advice}"
             ) from error
         raise RayNotInstalledError(f"Ray is not installed: {advice}") from error
     return ray

@@ -25,12 +25,12 @@ def in_words(ray: Any, silence_s: float) -> Iterator[None]:
         raise kind(f"stopped: {cause}; run the same command again to go on") from error
     except Exception as error:
         raise RunError(
-            f"stopped: Ray itself failed with {described(error)}; its logs are in {_logs(ray)};"
+            f"stopped: Ray itself failed with {describe_error(error)}; its logs are in {_logs(ray)};"
             " run the same command again to go on"
         ) from error
 
 
-def described(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """Return type and first line of an error."""
     return f"{type(error).__name__}: {first_line(error)}"
 
@@ -48,7 +48,7 @@ def _root_cause(ray: Any, error: BaseException) -> tuple[type[RunError], str]:
     """Return what a stage raised: Ray keeps the text of its traceback, with its own advice around."""
     errors = ray.exceptions
     if isinstance(error, errors.OutOfMemoryError | errors.WorkerCrashedError | errors.NodeDiedError):
-        return MachineError, described(error)
+        return MachineError, describe_error(error)
     raised = _RAISED.findall(str(error))
     name, message = raised[0] if raised else (type(error).__name__, "see the logs of Ray")
     for kind in (RunError, ObjectError, MachineError):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from reelweave.curate.run.runners.reservations import Resources
-from reelweave.curate.run.runners.workers import StageState, longest_calls, patience_s, planned
+from reelweave.curate.run.runners.workers import StageState, longest_calls, patience_s, plan_workers
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Replanning:
         self._at = now
         states = [watched.state for watched in self._watched]
         if now - self._planned_at >= patience_s(states):
-            plan = planned(states, self.setup.total, self.setup.nodes())
+            plan = plan_workers(states, self.setup.total, self.setup.nodes())
             for watched in self._watched:
                 if watched.state.name in plan and not watched.state.ended:
                     watched.resize(plan[watched.state.name])

@@ -30,7 +30,7 @@ class Resources:
     memory_mb: float = 0.0
 
 
-def fitted(requested: Mapping[str, Resources], nodes: Sequence[Resources]) -> dict[str, Resources]:
+def fit_reservations(requested: Mapping[str, Resources], nodes: Sequence[Resources]) -> dict[str, Resources]:
     """Return reservations with which the nodes hold one worker of each stage at the same time.
 
     Nothing changes where they fit. Otherwise a worker reserves no more than the largest node has. Processors,
@@ -46,10 +46,10 @@ def fitted(requested: Mapping[str, Resources], nodes: Sequence[Resources]) -> di
     nodes = [node for node in nodes if node.cpus > 0]
     if not nodes:
         return dict(requested)
-    within = {name: _clamped(name, share, nodes) for name, share in requested.items()}
+    within = {name: _clamp_share(name, share, nodes) for name, share in requested.items()}
     parts = range(1, len(requested) + 1)
     for divisors in sorted(itertools.product(parts, repeat=3), key=lambda parts: (sum(parts), parts)):
-        shares = {name: _divided(share, *divisors) for name, share in within.items()}
+        shares = {name: _divide_share(share, *divisors) for name, share in within.items()}
         if _placed(list(shares.values()), nodes):
             return shares
     raise UsageError(
@@ -78,7 +78,7 @@ def _places_on(node: Resources, share: Resources) -> int:
     return min(counts, default=0)
 
 
-def _clamped(name: str, share: Resources, nodes: Sequence[Resources]) -> Resources:
+def _clamp_share(name: str, share: Resources, nodes: Sequence[Resources]) -> Resources:
     """Return the share, limited to the resources of the best node for it."""
     if share.gpus > max(node.gpus for node in nodes):
         raise UsageError(
@@ -91,15 +91,15 @@ def _clamped(name: str, share: Resources, nodes: Sequence[Resources]) -> Resourc
     return Resources(min(share.cpus, home.cpus), share.gpus, min(share.memory_mb, home.memory_mb))
 
 
-def _divided(share: Resources, cpu_parts: int, gpu_parts: int, memory_parts: int) -> Resources:
+def _divide_share(share: Resources, cpu_parts: int, gpu_parts: int, memory_parts: int) -> Resources:
     return Resources(
-        _floored(share.cpus / cpu_parts),
-        share.gpus if share.gpus > 1 else _floored(share.gpus / gpu_parts),
+        _floor_to_step(share.cpus / cpu_parts),
+        share.gpus if share.gpus > 1 else _floor_to_step(share.gpus / gpu_parts),
         share.memory_mb / memory_parts,
     )
 
 
-def _floored(value: float) -> float:
+def _floor_to_step(value: float) -> float:
     """Return the value in the steps that Ray counts, rounded down so that parts never exceed the whole."""
     return math.floor(value * _GRAIN + 1e-6) / _GRAIN
 

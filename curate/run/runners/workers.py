@@ -106,7 +106,7 @@ def longest_calls(longest: Sequence[float], new: int, each_s: float, workers: in
     return tuple(heapq.nlargest(workers, [*longest, *[each_s] * min(new, workers)]))
 
 
-def planned(stages: Sequence[StageState], total: int, nodes: Sequence[Resources]) -> dict[str, int]:
+def plan_workers(stages: Sequence[StageState], total: int, nodes: Sequence[Resources]) -> dict[str, int]:
     """Return the workers that stages should keep; stages without a plan yet are missing.
 
     Args:
@@ -117,13 +117,13 @@ def planned(stages: Sequence[StageState], total: int, nodes: Sequence[Resources]
     running = [stage for stage in stages if not stage.ended]
     loads = _loads(stages, total, nodes)
     if loads is None:
-        return _undisputed(running, total, nodes)
+        return _undisputed_workers(running, total, nodes)
     machine = Resources(
         *(math.fsum(getattr(node, name) for node in nodes) for name in ("cpus", "gpus", "memory_mb"))
     )
     workers = balance(loads, machine) if loads else {}
     return {
-        stage.name: _changed(stage, workers[stage.name], load.seconds)
+        stage.name: _change_workers(stage, workers[stage.name], load.seconds)
         for stage, load in zip(running, loads, strict=True)
         if stage.pooled
     }
@@ -147,7 +147,9 @@ def _loads(stages: Sequence[StageState], total: int, nodes: Sequence[Resources])
     return loads
 
 
-def _undisputed(stages: Sequence[StageState], total: int, nodes: Sequence[Resources]) -> dict[str, int]:
+def _undisputed_workers(
+    stages: Sequence[StageState], total: int, nodes: Sequence[Resources]
+) -> dict[str, int]:
     """Return all the workers there is room for, of a stage that is alone or alone on GPUs."""
     rivals = [stage for stage in stages if stage.share.gpus > 0] or stages
     if len(rivals) != 1 or not rivals[0].pooled:
@@ -163,7 +165,7 @@ def _at_most(stage: StageState, useful: float, nodes: Sequence[Resources]) -> in
     )
 
 
-def _changed(stage: StageState, planned: int, left_s: float) -> int:
+def _change_workers(stage: StageState, planned: int, left_s: float) -> int:
     """Return the number of workers, unchanged where a further one would hardly start before all is done."""
     if planned > stage.workers and left_s / max(1, stage.workers) < stage.start_s:
         return stage.workers

@@ -16,7 +16,7 @@ from reelweave.curate.sources.inputs import SourceRef
 from reelweave.loader.dataset import Dataset
 from reelweave.loader.errors import ObjectError
 from reelweave.loader.storage import StorageConfig, open_object
-from reelweave.loader.text import counted
+from reelweave.loader.text import pluralize
 
 
 class Copies:
@@ -125,7 +125,7 @@ class Copies:
         if losses:
             copy, kept = (self._listed[index].uri for index in min(losses))
             self.notes = (
-                f"{counted(len(losses), 'copy of a film has', 'copies of films have')} another caption, licence or"
+                f"{pluralize(len(losses), 'copy of a film has', 'copies of films have')} another caption, licence or"
                 f" other attribute than the copy that is kept, and no sample has it (the first: {copy}; kept:"
                 f" {kept}); their rows in accounting.parquet say dedup.source",
             )

@@ -21,7 +21,7 @@ from reelweave.curate.models.custom.code import StageCode
 from reelweave.curate.models.custom.configured import stage_class
 from reelweave.curate.models.custom.types import Clip, CustomStage, Embedded, StageConfig
 from reelweave.curate.models.device import one_thread, pick_device
-from reelweave.curate.models.embed import pooled
+from reelweave.curate.models.embed import pool_frames
 from reelweave.curate.models.hub import local_folder
 from reelweave.curate.run.stages.clip_stages import ClipStage, Identity, ReadClip, clip_identity
 from reelweave.curate.run.stages.judge import Judge
@@ -187,7 +187,7 @@ class CustomClips:
         except (UsageError, RunError) as error:
             raise RunError(str(error)) from error
         except Exception as error:
-            raise RunError(f"stages.{self._code.stage} cannot be loaded: {_said(error)}") from error
+            raise RunError(f"stages.{self._code.stage} cannot be loaded: {_error_message(error)}") from error
 
     def _alone(self, stage: CustomStage, clip: Clip) -> ClipResult:
         try:
@@ -221,7 +221,7 @@ class CustomClips:
             )
         if not isinstance(output, Embedded):
             return ClipScores(scores)
-        unit = pooled(np.asarray(output.vector, np.float32).reshape(1, -1))
+        unit = pool_frames(np.asarray(output.vector, np.float32).reshape(1, -1))
         if unit is None:
             raise ValueError("the vector is not finite, or zero")
         return ClipEmbedding(PackedArray.of(unit.astype(np.float16)), scores or None)
@@ -243,10 +243,10 @@ def _threads(cpus: float) -> Iterator[None]:
 
 
 def _fault(error: Exception) -> Fault:
-    return Fault(str(error) if isinstance(error, ClipError) else _said(error))
+    return Fault(str(error) if isinstance(error, ClipError) else _error_message(error))
 
 
-def _said(error: Exception) -> str:
+def _error_message(error: Exception) -> str:
     return f"{type(error).__name__}: {first_line(error)}"
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from reelweave.curate.ledger.ledger import Ledger
-from reelweave.curate.models.hub import cached, hub_commit
+from reelweave.curate.models.hub import cached_folder, hub_commit
 from reelweave.loader.storage.checksums import file_sha256, files_sha256
 
 _NOTE = "models"
@@ -38,7 +38,7 @@ def digests_of(models: Mapping[str, Path | str], ledger: Ledger) -> dict[str, st
 
 def weights_bytes(model: Path | str) -> int:
     """Return the bytes of a model's weights; of the same weights in several formats those of the largest."""
-    path_of_model = cached(model) if isinstance(model, str) else model
+    path_of_model = cached_folder(model) if isinstance(model, str) else model
     if path_of_model is None or not path_of_model.is_dir():
         return path_of_model.stat().st_size if path_of_model is not None and path_of_model.is_file() else 0
     sizes: dict[str, int] = defaultdict(int)

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from reelweave.curate.ledger.records import Record
-from reelweave.curate.run.tables.columns import Mask, column, mask_of, repeated, whole
+from reelweave.curate.run.tables.columns import Mask, column, mask_of, repeat_value, whole
 from reelweave.loader.errors import RunError
 
 SCORE = "scores."
@@ -138,7 +138,7 @@ def from_entries(entries: pa.Table, source_indices: pa.Array) -> pa.Table:
     values = {
         field.name: records.field(field.name)
         if field.name in stored_fields
-        else repeated(getattr(Record, field.name, None), field.type, len(records))
+        else repeat_value(getattr(Record, field.name, None), field.type, len(records))
         for field in CLIPS
         if field.name != "source"
     }
@@ -160,7 +160,7 @@ def to_records(table: pa.Table, uris: Sequence[str]) -> Iterable[Record]:
             )
 
 
-def joined(tables: Iterable[pa.Table]) -> pa.Table:
+def concat_clips(tables: Iterable[pa.Table]) -> pa.Table:
     """Return all rows of tables of clips; a score that one of them lacks was not measured there."""
     parts = list(tables)
     if sum(map(len, parts)) > MOST_CLIPS:

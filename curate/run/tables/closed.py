@@ -14,7 +14,7 @@ from reelweave.curate.filters.measure import ADDED, lacking, never_measured
 from reelweave.curate.ledger.ledger import Ledger, digest
 from reelweave.curate.ledger.records import SourceSummary, source_summary, to_columns
 from reelweave.curate.run.tables.clips import CLIPS, by_span, from_entries
-from reelweave.curate.run.tables.columns import Mask, Rows, column, equal, kept, mask_of
+from reelweave.curate.run.tables.columns import Mask, Rows, column, equal, filter_rows, mask_of
 from reelweave.curate.run.tables.partitions import Partitions, partition_count, partition_of
 from reelweave.curate.source_pass.cut_source import STAGE, source_id
 from reelweave.curate.sources.inputs import SourceRef
@@ -85,7 +85,7 @@ class ClosedSources:
                 source_indices = ids.find(column(entries, "id"))
                 mine = (source_indices >= 0) & waiting[source_indices]
                 self._of[source_indices[mine]] = at
-                self._keep(kept(entries, mine), source_indices[mine])
+                self._keep(filter_rows(entries, mine), source_indices[mine])
 
     def add(self, uri: str, summary: SourceSummary, fingerprint: str = "") -> None:
         """Add a source that is closed in the ledger; many become a segment.
@@ -226,7 +226,7 @@ class ClosedSources:
             return self._clips.read(partition).drop_columns([_ENTRY])
         table = self._clips.stacked(partition)
         source_indices = column(table, "source").to_numpy()
-        current = by_span(kept(table, self._entry[source_indices] == column(table, _ENTRY).to_numpy()))
+        current = by_span(filter_rows(table, self._entry[source_indices] == column(table, _ENTRY).to_numpy()))
         if current is not table or self._clips.parts(partition) > 1:
             current = current.combine_chunks()
             self._clips.replace(partition, current)

@@ -40,25 +40,25 @@ def places_in(values: pa.Array, among: pa.Array) -> Rows:
 def whole(tables: Iterable[pa.Table], schema: pa.Schema) -> pa.Table:
     """Return all rows of tables; a column that one of them lacks is null there. One table alone is not copied."""
     filled = [table for table in tables if len(table)]
-    return filled[0] if len(filled) == 1 else stacked(filled, schema).combine_chunks()
+    return filled[0] if len(filled) == 1 else stack_tables(filled, schema).combine_chunks()
 
 
-def stacked(tables: Iterable[pa.Table], schema: pa.Schema) -> pa.Table:
+def stack_tables(tables: Iterable[pa.Table], schema: pa.Schema) -> pa.Table:
     """Return `whole` without a copy: each column is in as many pieces as there are tables."""
     return pa.concat_tables([schema.empty_table(), *tables], promote_options="default")
 
 
-def copied(table: pa.Table) -> pa.Table:
+def copy_rows(table: pa.Table) -> pa.Table:
     """Return the rows in memory of their own; a slice written as bytes holds some of its neighbours' in gaps."""
     return pa.concat_tables([table.slice(0, 0), table]).combine_chunks()
 
 
-def taken(table: pa.Table, rows: Rows) -> pa.Table:
+def take_rows(table: pa.Table, rows: Rows) -> pa.Table:
     """Return rows of a table; a row of nulls for -1."""
     return table.take(pa.array(rows, mask=rows < 0))
 
 
-def kept(table: pa.Table, mask: Mask) -> pa.Table:
+def filter_rows(table: pa.Table, mask: Mask) -> pa.Table:
     """Return the rows where a mask is true."""
     return table if mask.all() else table.filter(pa.array(mask))
 
@@ -71,12 +71,14 @@ def texts_of(values: Iterable[str]) -> pa.Array:
     return pa.concat_arrays(parts)
 
 
-def repeated(value: object, kind: pa.DataType, count: int) -> pa.Array:
+def repeat_value(value: object, kind: pa.DataType, count: int) -> pa.Array:
     """Return one value many times; pyarrow's own function knows no empty maps."""
     return pa.array([value], kind).take(pa.array(np.zeros(count, np.int64)))
 
 
-def changed(table: pa.Table, mask: Mask, values: Mapping[str, Sequence[Any] | pa.Array | object]) -> pa.Table:
+def replace_values(
+    table: pa.Table, mask: Mask, values: Mapping[str, Sequence[Any] | pa.Array | object]
+) -> pa.Table:
     """Return the table with other values in the rows where a mask is true.
 
     Args:
@@ -95,7 +97,7 @@ def changed(table: pa.Table, mask: Mask, values: Mapping[str, Sequence[Any] | pa
         elif isinstance(value, list | np.ndarray):
             new = pa.array(value, kind)
         else:
-            new = repeated(value, kind, count)
+            new = repeat_value(value, kind, count)
         at = table.schema.get_field_index(name)
         table = table.set_column(at, table.schema.field(name), _put(column(table, name), mask, where, new))
     return table

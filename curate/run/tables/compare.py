@@ -9,9 +9,17 @@ from numpy.typing import NDArray
 
 from reelweave.curate.dedup import Duplicate
 from reelweave.curate.dedup.text_hashes import hashes, may_repeat
-from reelweave.curate.run.tables.clips import KEPT, SCORE, by_span, from_records, joined, to_records
-from reelweave.curate.run.tables.columns import Rows, changed, column, equal, kept, mask_of, places_in
-from reelweave.curate.takedown.takedown import TakeDowns, emptied
+from reelweave.curate.run.tables.clips import KEPT, SCORE, by_span, concat_clips, from_records, to_records
+from reelweave.curate.run.tables.columns import (
+    Rows,
+    column,
+    equal,
+    filter_rows,
+    mask_of,
+    places_in,
+    replace_values,
+)
+from reelweave.curate.takedown.takedown import TakeDowns, empty_record
 
 
 def taken_down(clips: pa.Table, down: TakeDowns, index_of: Mapping[str, int]) -> pa.Table:
@@ -30,10 +38,12 @@ def taken_down(clips: pa.Table, down: TakeDowns, index_of: Mapping[str, int]) ->
     )
     for name in ("key", "source_sha256"):
         named |= mask_of(pc.is_in(column(clips, name), value_set=pa.array(sorted(down.named), pa.string())))
-    removed = [(record, down.of(record)) for record in to_records(kept(clips, named), uris)]
+    removed = [(record, down.of(record)) for record in to_records(filter_rows(clips, named), uris)]
     named[named] = [removal is not None for _, removal in removed]
-    gone = [emptied(record, removal) for record, removal in removed if removal is not None]
-    return by_span(joined([kept(clips, ~named), from_records(gone, index_of)])) if gone else clips
+    gone = [empty_record(record, removal) for record, removal in removed if removal is not None]
+    return (
+        by_span(concat_clips([filter_rows(clips, ~named), from_records(gone, index_of)])) if gone else clips
+    )
 
 
 def copies_among(keys: pa.Array, rank: Callable[[Rows], Rows]) -> Rows:
@@ -75,7 +85,7 @@ def without_copies(clips: pa.Table, rows: Rows, uris: Sequence[str]) -> pa.Table
         "duplicate_of": column(clips, "key").filter(pa.array(mask)),
         "reason": [f"the same span of the same content as in {uri}" for uri in uris],
     }
-    return changed(clips, mask, {**values, "state": "duplicate", "stage": "dedup.source"})
+    return replace_values(clips, mask, {**values, "state": "duplicate", "stage": "dedup.source"})
 
 
 def without_duplicates(clips: pa.Table, duplicates: Mapping[str, Duplicate]) -> pa.Table:
@@ -87,19 +97,19 @@ def without_duplicates(clips: pa.Table, duplicates: Mapping[str, Duplicate]) -> 
     keys = pa.array(list(duplicates), pa.string())
     followed = places_in(column(clips, "duplicate_of"), keys)
     followed[~equal(clips, "state", "duplicate")] = -1
-    clips = changed(
+    clips = replace_values(
         clips, followed >= 0, {"duplicate_of": [twins[index].of for index in followed[followed >= 0]]}
     )
-    return _decided(clips, keys, twins, "duplicate", [f"dedup.{twin.kind}" for twin in twins])
+    return _decide_twins(clips, keys, twins, "duplicate", [f"dedup.{twin.kind}" for twin in twins])
 
 
 def without_known(clips: pa.Table, references: Mapping[str, tuple[str, Duplicate]]) -> pa.Table:
     """Return clips, those that other datasets hold as filtered: the stage that found each, and its twin, by key."""
     stages, twins = [stage for stage, _ in references.values()], [twin for _, twin in references.values()]
-    return _decided(clips, pa.array(list(references), pa.string()), twins, "filtered", stages)
+    return _decide_twins(clips, pa.array(list(references), pa.string()), twins, "filtered", stages)
 
 
-def _decided(
+def _decide_twins(
     clips: pa.Table, keys: pa.Array, twins: Sequence[Duplicate], state: str, stages: Sequence[str]
 ) -> pa.Table:
     rows = places_in(column(clips, "key"), keys)
@@ -112,7 +122,9 @@ def _decided(
     values["reason"] = [twins[row].reason_of(length) for row, length in zip(chosen, lengths_s, strict=True)]
     if state == "duplicate":
         values["duplicate_of"] = [twins[row].of for row in chosen]
-    return changed(clips, rows >= 0, {**values, "state": state, "stage": [stages[row] for row in chosen]})
+    return replace_values(
+        clips, rows >= 0, {**values, "state": state, "stage": [stages[row] for row in chosen]}
+    )
 
 
 def qualities(clips: pa.Table) -> NDArray[np.float64]:

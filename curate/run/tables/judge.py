@@ -1,4 +1,4 @@
-"""State of every clip after its own scores and results: `reelweave.curate.run.verdict.judged` over columns."""
+"""State of every clip after its own scores and results: `reelweave.curate.run.verdict.judge_record` over columns."""
 
 from collections.abc import Mapping, Sequence
 
@@ -11,7 +11,7 @@ from reelweave.curate.config import BinConfig, ShardConfig
 from reelweave.curate.filters import FilterConfig
 from reelweave.curate.filters.decision import Threshold, by_stage
 from reelweave.curate.run.tables.clips import KEPT, SCORE, score_names
-from reelweave.curate.run.tables.columns import Mask, changed, column, equal, mask_of, repeated
+from reelweave.curate.run.tables.columns import Mask, column, equal, mask_of, repeat_value, replace_values
 from reelweave.curate.run.tables.results import there
 from reelweave.curate.run.verdict import split_of
 from reelweave.loader.text import count_tokens
@@ -22,7 +22,7 @@ _AT_ONCE = 1 << 12  # what more texts take is fresh memory each time
 _SHAPE = ("width", "height", "frames")
 
 
-def judged(
+def judge_clips(
     clips: pa.Table,
     results: Mapping[str, pa.Table],
     filters: FilterConfig,
@@ -40,13 +40,13 @@ def judged(
     """
     clips = _with_defaults(clips)
     remaining = equal(clips, "state", "kept")
-    clips = _scored(clips, remaining, results)
+    clips = _add_scores(clips, remaining, results)
     at_once, later = by_stage(filters, waiting)
-    clips, remaining = _filtered(clips, remaining, at_once, remaining)
+    clips, remaining = _apply_thresholds(clips, remaining, at_once, remaining)
     for stage, stage_results in results.items():
-        clips, remaining = _failed(clips, remaining, stage, stage_results)
-        clips, remaining = _filtered(clips, remaining, later.get(stage, ()), there(stage_results))
-    return _captioned(clips, remaining, results, shard)
+        clips, remaining = _fail_clips(clips, remaining, stage, stage_results)
+        clips, remaining = _apply_thresholds(clips, remaining, later.get(stage, ()), there(stage_results))
+    return _add_captions(clips, remaining, results, shard)
 
 
 def _with_defaults(clips: pa.Table) -> pa.Table:
@@ -54,19 +54,23 @@ def _with_defaults(clips: pa.Table) -> pa.Table:
     defaults = {"caption": "", "caption_source": "none", "text_tokens": 0, "split": "train", "bin": "all"}
     for field in KEPT:
         if field.name not in clips.column_names:
-            clips = clips.append_column(field, repeated(defaults.get(field.name, []), field.type, len(clips)))
+            clips = clips.append_column(
+                field, repeat_value(defaults.get(field.name, []), field.type, len(clips))
+            )
     return clips
 
 
-def _failed(clips: pa.Table, remaining: Mask, stage: str, stage_results: pa.Table) -> tuple[pa.Table, Mask]:
+def _fail_clips(
+    clips: pa.Table, remaining: Mask, stage: str, stage_results: pa.Table
+) -> tuple[pa.Table, Mask]:
     """Return clips, those for which a stage has a fault as failed, and which of them are left."""
     faults = column(stage_results, "fault")
     failed = remaining & mask_of(pc.is_valid(faults))
     values = {"state": "failed", "stage": stage, "reason": faults.filter(pa.array(failed))}
-    return changed(clips, failed, values), remaining & ~failed
+    return replace_values(clips, failed, values), remaining & ~failed
 
 
-def _scored(clips: pa.Table, remaining: Mask, results: Mapping[str, pa.Table]) -> pa.Table:
+def _add_scores(clips: pa.Table, remaining: Mask, results: Mapping[str, pa.Table]) -> pa.Table:
     """Return clips with the scores that stages found for those that are left."""
     for stage_results in results.values():
         for name in score_names(stage_results):
@@ -74,11 +78,11 @@ def _scored(clips: pa.Table, remaining: Mask, results: Mapping[str, pa.Table]) -
             where = remaining & mask_of(pc.is_valid(scores))
             if f"{SCORE}{name}" not in clips.column_names:
                 clips = clips.append_column(f"{SCORE}{name}", pa.nulls(len(clips), pa.float64()))
-            clips = changed(clips, where, {f"{SCORE}{name}": scores.filter(pa.array(where))})
+            clips = replace_values(clips, where, {f"{SCORE}{name}": scores.filter(pa.array(where))})
     return clips
 
 
-def _filtered(
+def _apply_thresholds(
     clips: pa.Table, remaining: Mask, thresholds: Sequence[Threshold], measured: Mask
 ) -> tuple[pa.Table, Mask]:
     """Return clips, each with the first threshold that rejects it, and which of them are left.
@@ -107,7 +111,7 @@ def _filtered(
     mask[rows] = True
     names = ("state", "stage", "reason", "score", "threshold")
     values = {name: [getattr(rejections[index], name) for index in order] for name in names}
-    return changed(clips, mask, values), remaining
+    return replace_values(clips, mask, values), remaining
 
 
 def _score(clips: pa.Table, name: str) -> NDArray[np.float64]:
@@ -117,7 +121,7 @@ def _score(clips: pa.Table, name: str) -> NDArray[np.float64]:
     return np.asarray(column(clips, f"{SCORE}{name}").to_numpy(zero_copy_only=False))
 
 
-def _captioned(
+def _add_captions(
     clips: pa.Table, remaining: Mask, results: Mapping[str, pa.Table], shard: ShardConfig
 ) -> pa.Table:
     """Return clips, those that are left with their caption, split and bin."""
@@ -131,7 +135,7 @@ def _captioned(
         values["caption_provenance"] = _maps(column(captions, "provenance"))
     else:
         count = int(remaining.sum())
-        values["caption"] = repeated("", pa.string(), count)
+        values["caption"] = repeat_value("", pa.string(), count)
     tokens = token_counts(values["caption"])
     if "text_embed" in results:
         tokens = pc.coalesce(column(results["text_embed"].filter(where), "tokens"), tokens)
@@ -140,7 +144,7 @@ def _captioned(
     values["text_tokens"] = tokens
     values["split"] = pa.array(splits, pa.string()).take(digests.indices)
     values["bin"] = _bins(clips.select(_SHAPE).filter(where), shard.bins)
-    return changed(clips, remaining, values)
+    return replace_values(clips, remaining, values)
 
 
 def _maps(values: pa.Array) -> pa.Array:
@@ -191,4 +195,6 @@ def _bins(clips: pa.Table, config: BinConfig) -> pa.Array:
         for name, column_values in values.items()
         if (edges := sorted(getattr(config, name)))
     ]
-    return pc.binary_join_element_wise(*groups, "-") if groups else repeated("all", pa.string(), len(clips))
+    return (
+        pc.binary_join_element_wise(*groups, "-") if groups else repeat_value("all", pa.string(), len(clips))
+    )

@@ -86,7 +86,7 @@ class KeptClips:
             )
         firsts = np.concatenate([[0], np.cumsum([part.firsts[-1] for part in parts])])
         widest = max(part.quality.shape[1] for part in parts)
-        parts[:] = [replace(part, quality=_widened(part.quality, widest)) for part in parts]
+        parts[:] = [replace(part, quality=_widen_quality(part.quality, widest)) for part in parts]
         columns = [[getattr(part, field.name) for part in parts] for field in fields(KeptClips)[1:]]
         parts.clear()  # so that only one column is there twice at a time
         merged: list[Any] = []
@@ -152,7 +152,7 @@ def _narrow(quality: NDArray[np.float64]) -> NDArray[Any]:
     return np.minimum(np.rint(np.delete(quality, _AESTHETIC, axis=1)), 2**31 - 1).astype(np.int32)
 
 
-def _widened(quality: NDArray[Any], columns: int) -> NDArray[Any]:
+def _widen_quality(quality: NDArray[Any], columns: int) -> NDArray[Any]:
     """Return qualities that others have with aesthetic scores."""
     if quality.shape[1] == columns:
         return quality

@@ -7,7 +7,7 @@ from typing import TypeVar
 import numpy as np
 import pyarrow as pa
 
-from reelweave.curate.run.tables.columns import Rows, stacked, whole
+from reelweave.curate.run.tables.columns import Rows, stack_tables, whole
 from reelweave.loader.storage.scratch import Scratch
 
 SOURCES = 4096
@@ -81,7 +81,7 @@ class Partitions:
 
     def stacked(self, partition: int) -> pa.Table:
         """Return all rows of a partition, in as many pieces as were added."""
-        return stacked(self.tables(partition), self._schema)
+        return stack_tables(self.tables(partition), self._schema)
 
     def tables(self, partition: int) -> Iterator[pa.Table]:
         """Yield the rows of a partition, several at a time."""
@@ -121,7 +121,7 @@ class Partitions:
             for table, _ in waiting:
                 self._put(0, table)
             return
-        table = stacked([table for table, _ in waiting], self._schema)
+        table = stack_tables([table for table, _ in waiting], self._schema)
         partitions = np.concatenate([partitions for _, partitions in waiting])
         if (np.diff(partitions) < 0).any():
             order = np.argsort(partitions, kind="stable")

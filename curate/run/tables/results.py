@@ -14,7 +14,15 @@ from reelweave.curate.ledger.ledger import Ledger
 from reelweave.curate.ledger.records import ClipResult, ClipScores, PackedArray, clip_result, to_columns
 from reelweave.curate.models.clip_frames import Fault
 from reelweave.curate.run.tables.clips import SCORE, score_names, wide_scores, with_columns
-from reelweave.curate.run.tables.columns import Mask, column, kept, mask_of, places_in, taken, whole
+from reelweave.curate.run.tables.columns import (
+    Mask,
+    column,
+    filter_rows,
+    mask_of,
+    places_in,
+    take_rows,
+    whole,
+)
 from reelweave.curate.run.tables.partitions import Partitions
 from reelweave.loader.errors import RunError
 
@@ -124,7 +132,7 @@ class StageResults:
         # Later results replace earlier ones.
         newest_first = column(stored, "id").take(pa.array(np.arange(len(stored))[::-1]))
         rows = places_in(identities, newest_first)
-        return taken(stored, np.where(rows >= 0, len(stored) - 1 - rows, -1))
+        return take_rows(stored, np.where(rows >= 0, len(stored) - 1 - rows, -1))
 
     def forget_older(self) -> None:
         """Count clips as not done of which an earlier revision of the code alone has a result."""
@@ -145,7 +153,7 @@ class StageResults:
         """Keep some results of segments."""
         earlier, self._every = self._every, Partitions(1, RESULTS, self._partitions > 1)
         for table in earlier.tables(0):
-            self._every.add(0, kept(table, select(table)))
+            self._every.add(0, filter_rows(table, select(table)))
         self._version = -1
 
     def _only(self) -> list[pa.Table]:

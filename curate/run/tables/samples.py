@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from reelweave.curate.run.tables.clips import SCORE, clip_ids, score_names, scores_map, with_columns
-from reelweave.curate.run.tables.columns import Mask, column, equal, kept, mask_of
+from reelweave.curate.run.tables.columns import Mask, column, equal, filter_rows, mask_of
 from reelweave.curate.sources.inputs import SourceRef
 from reelweave.curate.takedown.takedown import STAGE as REMOVAL
 from reelweave.loader.dataset import ACCOUNTING, INDEX, SCORES
@@ -104,7 +104,7 @@ def accounting_table(clips: pa.Table, sources: Sequence[SourceRef]) -> pa.Table:
     columns = {
         name: uris(clips, sources) if name == "source" else column(clips, name) for name in ACCOUNTING.names
     }
-    at_s, over = _covered(clips)
+    at_s, over = _find_covered(clips)
     if over.any():
         mask = pa.array(over)
         for name in ("start_s", "end_s"):
@@ -114,7 +114,7 @@ def accounting_table(clips: pa.Table, sources: Sequence[SourceRef]) -> pa.Table:
     return pa.table(columns, ACCOUNTING)
 
 
-def _covered(clips: pa.Table) -> tuple[NDArray[np.float64], Mask]:
+def _find_covered(clips: pa.Table) -> tuple[NDArray[np.float64], Mask]:
     """Return how far earlier rows of each row's source reach, in seconds, and the rows that begin before that."""
     source_N = column(clips, "source").to_numpy()
     start_N, end_N = (
@@ -134,7 +134,7 @@ def _covered(clips: pa.Table) -> tuple[NDArray[np.float64], Mask]:
 def scores_table(clips: pa.Table, sources: Sequence[SourceRef]) -> pa.Table:
     """Return the scores of clips that were cut and not taken down, a row for each."""
     cut = mask_of(pc.is_valid(column(clips, "key"))) & ~equal(clips, "stage", REMOVAL)
-    clips = kept(clips, cut)
+    clips = filter_rows(clips, cut)
     special = {"source": uris(clips, sources), "scores": scores_map(clips)}
     columns = {name: special[name] if name in special else column(clips, name) for name in SCORES.names}
     return pa.table(columns, SCORES)

@@ -92,7 +92,9 @@ class BlockMotion:
             [columns, n, frames]; nothing is said by frames that are not there yet.
         """
         columns = self._blocks.shape[1]
-        np.matmul(self._blocks[row].transpose(0, 1, 3, 2), _shifted(self._windows, row), out=self._products)
+        np.matmul(
+            self._blocks[row].transpose(0, 1, 3, 2), _shifted_views(self._windows, row), out=self._products
+        )
         products = self._products[:, :, frames]
         products += _FLOOR  # makes blocks without structure alike
         inverse = self._inverse[row * columns : (row + 1) * columns]
@@ -123,7 +125,7 @@ def _shifted_across(padded: Floats) -> Floats:
     return as_strided(padded, shape, (column * _BLOCK[1], row, column, column, frame), writeable=False)
 
 
-def _shifted(windows: Floats, blocks: int) -> Floats:
+def _shifted_views(windows: Floats, blocks: int) -> Floats:
     """View a row of blocks in all shifts, the matrices of products; shifts down are other rows of the windows.
 
     Returns:

@@ -56,7 +56,7 @@ class NodeFiles:
         """
         path = self._own_folder() / name
         if not _used(path):
-            with _locked(path.with_name(f"{name}.lock")):
+            with _hold_lock(path.with_name(f"{name}.lock")):
                 if not _used(path):
                     self._make(path, fill)
         return path
@@ -128,7 +128,7 @@ class NodeFiles:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def _hold_lock(path: Path) -> Iterator[None]:
     """Hold a lock that the kernel releases when the process dies."""
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:

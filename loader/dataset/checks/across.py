@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from reelweave.loader.dataset.manifest import Manifest
-from reelweave.loader.dataset.tables.row_parts import RowParts, hashed, part_count
+from reelweave.loader.dataset.tables.row_parts import RowParts, hash_parts, part_count
 from reelweave.loader.dataset.tars.members import media_members
 
 MAX_PROBLEMS = 1000
@@ -93,7 +93,7 @@ class CrossChecks:
         self._dotted += dotted.slice(0, MAX_PROBLEMS - len(self._dotted)).to_pylist()
 
     def _add_accounting(self, table: pa.Table) -> None:
-        self._spans.add(table, hashed(table.column("source"), self._spans.parts))
+        self._spans.add(table, hash_parts(table.column("source"), self._spans.parts))
         state = table.column("state")
         self._add_keys(_KEPT, table.filter(pc.equal(state, "kept")))
         copies = table.filter(pc.equal(state, "duplicate"))
@@ -113,7 +113,7 @@ class CrossChecks:
         ]
         columns = [pa.array(np.full(count, kind, np.int8)), table.column(column), *beside]
         rows = pa.Table.from_arrays(columns, schema=_KEYS)
-        self._keys.add(rows, hashed(rows.column("key"), self._keys.parts))
+        self._keys.add(rows, hash_parts(rows.column("key"), self._keys.parts))
 
     def _of_totals(self) -> Iterator[str]:
         totals = self._manifest.totals

@@ -14,7 +14,7 @@ from reelweave.loader.dataset.shard import idx_bytes
 from reelweave.loader.dataset.tables.parquet import to_rows
 from reelweave.loader.dataset.tables.rows_by_shard import RowsByShard
 from reelweave.loader.dataset.tars.media import caption_of, media_suffix
-from reelweave.loader.dataset.tars.tar_format import padded
+from reelweave.loader.dataset.tars.tar_format import padded_size
 from reelweave.loader.dataset.tars.tar_samples import read_sample
 from reelweave.loader.errors import RunError
 from reelweave.loader.storage import Storage
@@ -155,7 +155,7 @@ def _check_members(path: str, region: bytes, row: Row, foreign: bool, prefix: st
             yield f"{path}: {name} differs from its row in index.parquet"
     if foreign and caption_of(contents)[0] != row["caption"]:
         yield f"{path}: sample {key} has another caption than index.parquet"
-    end = row["members"][-1]["offset"] + padded(row["members"][-1]["size"]) - row["offset"]
+    end = row["members"][-1]["offset"] + padded_size(row["members"][-1]["size"]) - row["offset"]
     if end != row["size"]:
         yield f"{path}: sample {key} has {row['size']} bytes, its members fill {end}"
 

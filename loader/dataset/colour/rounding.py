@@ -12,11 +12,11 @@ _DEEP = re.compile(r"(yuv4(?:20|22|44)p)(9|10|12|14|16)le")
 
 
 def is_deep(frame: VideoFrame) -> bool:
-    """Return True when `rounded` takes the format of a frame."""
+    """Return True when `round_to_8_bits` takes the format of a frame."""
     return _DEEP.fullmatch(frame.format.name) is not None
 
 
-def rounded(frame: VideoFrame) -> VideoFrame:
+def round_to_8_bits(frame: VideoFrame) -> VideoFrame:
     """Return a frame in 8 bits, each sample rounded to the nearest value, without tags."""
     deep = _DEEP.fullmatch(frame.format.name)
     assert deep is not None

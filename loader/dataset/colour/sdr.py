@@ -4,7 +4,7 @@ from av.video.frame import VideoFrame
 
 from reelweave.loader.dataset.colour import hdr, tone_map
 from reelweave.loader.dataset.colour.chain import Chain
-from reelweave.loader.dataset.colour.rounding import is_deep, rounded
+from reelweave.loader.dataset.colour.rounding import is_deep, round_to_8_bits
 from reelweave.loader.dataset.colour.tone_map import tone_mapper
 
 FULL_RANGE = 2
@@ -27,7 +27,7 @@ class SdrConverter:
         # swscale would take three times as long.
         if not is_deep(frame) or frame.color_range == FULL_RANGE:
             return frame
-        return _tagged(rounded(frame), frame)
+        return _tag_picture(round_to_8_bits(frame), frame)
 
 
 def is_hdr(frame: VideoFrame) -> bool:
@@ -45,7 +45,7 @@ def _to_mapped_format(frame: VideoFrame) -> tuple[str, ...]:
     )
 
 
-def _tagged(picture: VideoFrame, like: VideoFrame) -> VideoFrame:
+def _tag_picture(picture: VideoFrame, like: VideoFrame) -> VideoFrame:
     picture.colorspace, picture.color_range = like.colorspace, like.color_range
     picture.color_primaries, picture.color_trc = like.color_primaries, like.color_trc
     return picture

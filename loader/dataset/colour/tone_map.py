@@ -101,11 +101,11 @@ class ToneMapper:
             u, v = some // _GROUPS, some % _GROUPS
             luma, *_ = self._curves.mapped(computed, _middle(u, _GROUP_BITS), _middle(v, _GROUP_BITS))
             steps = (luma[:, 1:] - luma[:, :-1])[..., None] * between
-            self._luma[some] = _rounded(luma[:, :-1, None] + steps).reshape(len(some), _CODES)
+            self._luma[some] = _round_codes(luma[:, :-1, None] + steps).reshape(len(some), _CODES)
             u_of = (u[:, None, None] * each + within[:, None] + 0 * within).ravel()
             v_of = (v[:, None, None] * each + within + 0 * within[:, None]).ravel()
             _, *mapped = self._curves.mapped(means, _middle(u_of, _PAIR_BITS), _middle(v_of, _PAIR_BITS))
-            self._chroma[u_of * _PAIRS + v_of] = _rounded(np.stack(mapped, axis=-1))
+            self._chroma[u_of * _PAIRS + v_of] = _round_codes(np.stack(mapped, axis=-1))
 
 
 class _Curves:
@@ -167,7 +167,7 @@ def _middle(indices: NDArray[np.int64], bits: int) -> Floats:
     return ((indices << bits) + ((1 << bits) - 1) / 2).astype(np.float32)[:, None]
 
 
-def _rounded(codes: Floats) -> Bytes:
+def _round_codes(codes: Floats) -> Bytes:
     return np.asarray(codes + np.float32(0.5), np.uint8)
 
 

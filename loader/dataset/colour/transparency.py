@@ -26,7 +26,7 @@ class OverBlack:
         self.seen = True
         # Straight alpha: what is stored was not multiplied by it.
         steps = ("premultiply=inplace=1", f"format={_without_alpha(frame.format)}")
-        return self._multiplied(frame, (*_unpacked(frame.format), *steps))
+        return self._multiplied(frame, (*_unpack_filters(frame.format), *steps))
 
     def is_transparent(self, frame: VideoFrame) -> bool:
         """Return whether a frame has a transparent pixel; formats without alpha are known without a look at pixels."""
@@ -37,7 +37,7 @@ class OverBlack:
         return self._has_alpha and not self._is_opaque(frame)
 
     def _is_opaque(self, frame: VideoFrame) -> bool:
-        alpha = self._alpha(frame, (*_unpacked(frame.format), "alphaextract"))
+        alpha = self._alpha(frame, (*_unpack_filters(frame.format), "alphaextract"))
         plane, deep = alpha.planes[0], alpha.format.components[0].bits > 8
         width = plane.line_size // (2 if deep else 1)
         values = np.frombuffer(memoryview(plane), "<u2" if deep else np.uint8).reshape(-1, width)[
@@ -46,7 +46,7 @@ class OverBlack:
         return bool(values.min() == (1 << alpha.format.components[0].bits) - 1)
 
 
-def _unpacked(form: VideoFormat) -> tuple[str, ...]:
+def _unpack_filters(form: VideoFormat) -> tuple[str, ...]:
     """Return the filters before those for alpha, which fail on palettes and mistake grey for alpha."""
     if form.name.startswith("ya"):
         return ("format=rgba64le" if form.components[0].bits > 8 else "format=rgba",)

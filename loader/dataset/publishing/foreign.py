@@ -43,7 +43,7 @@ from reelweave.loader.dataset.tables.parquet import (
     to_parquet,
     to_table,
 )
-from reelweave.loader.dataset.tables.row_parts import RowParts, hashed, part_count
+from reelweave.loader.dataset.tables.row_parts import RowParts, hash_parts, part_count
 from reelweave.loader.dataset.tables.shard_rows import MAYBE_CRC32, TableRows
 from reelweave.loader.dataset.tars.energon import EnergonShard, energon_files
 from reelweave.loader.dataset.tars.members import media_members
@@ -163,10 +163,10 @@ def publish_foreign(
     Raises:
         RunError: another process has published here in the meantime.
     """
-    tars = _named(tars, previous)
+    tars = _qualify_keys(tars, previous)
     removals = [*(previous.removals if previous else []), *removals]
-    removed = [_removed(tar, removals) for tar in tars]
-    retained = [usable & (gone < 0) for usable, gone in zip(_kept(tars), removed, strict=True)]
+    removed = [_removal_indices(tar, removals) for tar in tars]
+    retained = [usable & (gone < 0) for usable, gone in zip(_sample_masks(tars), removed, strict=True)]
     idx, idx_entries = _idx_files(storage, tars, previous) if foreign.uri is None else ([], [])
     with Scratch("reelweave-publish-") as name:
         folder = Path(name)
@@ -246,7 +246,7 @@ class _Shard:
         )
 
 
-def _named(tars: Sequence[TarIndex], previous: Manifest | None) -> list[TarIndex]:
+def _qualify_keys(tars: Sequence[TarIndex], previous: Manifest | None) -> list[TarIndex]:
     """Qualify the keys of tars that would repeat others, so that tars that all count from 0 keep every sample.
 
     Tars of an earlier revision keep their keys; new ones are qualified together or not at all.
@@ -270,7 +270,7 @@ def _repeat_each_other(tars: Sequence[TarIndex], old: Sequence[bool], qualified:
                 table = tar.table
                 tar_keys = table.filter(_usable(table)).column("key")
                 of = pa.array(np.full(len(tar_keys), tar_index, np.int64))
-                keys.add(pa.table([tar_keys, of], schema=_KEYS), hashed(tar_keys, keys.parts))
+                keys.add(pa.table([tar_keys, of], schema=_KEYS), hash_parts(tar_keys, keys.parts))
         return any(_of_several(keys.read(part), new) for part in range(keys.parts))
 
 
@@ -290,7 +290,7 @@ def _usable(table: pa.Table) -> pa.BooleanArray:
     return pc.equal(table.column("reason").combine_chunks(), "")
 
 
-def _kept(tars: Sequence[TarIndex]) -> list[NDArray[np.bool_]]:
+def _sample_masks(tars: Sequence[TarIndex]) -> list[NDArray[np.bool_]]:
     """Return per tar a mask of the rows that become samples: usable, and the first with their key."""
     starts = np.cumsum([0, *(tar.rows for tar in tars)])
     retained = np.zeros(starts[-1], np.bool_)
@@ -299,7 +299,7 @@ def _kept(tars: Sequence[TarIndex]) -> list[NDArray[np.bool_]]:
             table = tar.table
             indices = start + np.flatnonzero(np.asarray(_usable(table)))
             tar_keys = table.column("key").take(pa.array(indices - start))
-            keys.add(pa.table([tar_keys, pa.array(indices)], schema=_KEYS), hashed(tar_keys, keys.parts))
+            keys.add(pa.table([tar_keys, pa.array(indices)], schema=_KEYS), hash_parts(tar_keys, keys.parts))
         for part in range(keys.parts):
             first_rows = keys.read(part)
             names = first_rows.column("key").combine_chunks().dictionary_encode().indices
@@ -308,7 +308,7 @@ def _kept(tars: Sequence[TarIndex]) -> list[NDArray[np.bool_]]:
     return np.split(retained, starts[1:-1])
 
 
-def _removed(tar: TarIndex, removals: Sequence[Removal]) -> Places:
+def _removal_indices(tar: TarIndex, removals: Sequence[Removal]) -> Places:
     """Return the place of each row's removal, int64; -1 for rows that nobody removed."""
     table = tar.table
     place_n = np.full(len(table), -1, np.int64)

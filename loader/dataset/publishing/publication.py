@@ -30,7 +30,7 @@ from reelweave.loader.dataset.publishing.payload import Payload, entry_of
 from reelweave.loader.dataset.schema import ACCOUNTING, INDEX, SCORES, Row
 from reelweave.loader.dataset.shard import ShardRecord, idx_bytes
 from reelweave.loader.dataset.tables.parquet import ParquetWriter, to_table
-from reelweave.loader.dataset.tables.row_parts import RowParts, hashed, part_count
+from reelweave.loader.dataset.tables.row_parts import RowParts, hash_parts, part_count
 from reelweave.loader.dataset.tables.shard_rows import CRC32, MAYBE_CRC32, as_table
 from reelweave.loader.dataset.tars.energon import ENERGON_COLUMNS, EnergonShard, energon_files
 from reelweave.loader.errors import RunError
@@ -222,7 +222,7 @@ class IndexMaker:
         columns, first = PlanColumns([shard.path for shard in self._shards]), 0
         with ParquetWriter(folder / "index.parquet", self._schema) as writer:
             for part in range(self.parts):
-                table = _sorted(rows.read(part))
+                table = _sort_table(rows.read(part))
                 writer.add(table.select(INDEX.names))
                 index_rows = slice(first, first + len(table))
                 first = index_rows.stop
@@ -250,7 +250,7 @@ class IndexMaker:
         return np.array([keys[len(keys) * part // self.parts] for part in range(1, self.parts)], np.object_)
 
 
-def _sorted(table: pa.Table) -> pa.Table:
+def _sort_table(table: pa.Table) -> pa.Table:
     table = table.combine_chunks()
     table = table.take(pc.sort_indices(table.column("key")))
     keys = table.column("key").combine_chunks()
@@ -275,7 +275,7 @@ def write_accounting(path: Path, rows: AnyRows) -> tuple[Counter[str], int]:
             writer.add(table)
             counts = pc.value_counts(table.column("state")).to_pylist()
             states.update({count["values"]: count["counts"] for count in counts})
-            sources.add(table, hashed(table.column("source"), parts))
+            sources.add(table, hash_parts(table.column("source"), parts))
         columns = (sources.read(part).column("source") for part in range(parts))
         return states, sum(pc.count_distinct(column).as_py() for column in columns)
 

@@ -32,7 +32,7 @@ from reelweave.loader.dataset.tars.card import write_card
 from reelweave.loader.dataset.tars.energon import energon_files
 from reelweave.loader.errors import RunError, UsageError
 from reelweave.loader.storage.base import Storage
-from reelweave.loader.storage.leases.lease import leased
+from reelweave.loader.storage.leases.lease import hold_lease
 from reelweave.loader.storage.scratch import Scratch
 
 SIDECARS = ".nv-meta/"
@@ -259,7 +259,7 @@ class DatasetWriter:
         if storage.stat(MANIFEST) is not None:
             raise UsageError(f"{storage.root} already holds a dataset; choose another place")
         self._storage = storage
-        self._lease = leased(storage, "DatasetWriter")
+        self._lease = hold_lease(storage, "DatasetWriter")
         self._max_shard_bytes = max_shard_bytes
         self._config = config or {}
         self._versions = versions or {}

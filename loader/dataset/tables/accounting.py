@@ -63,7 +63,7 @@ def seconds_of(accounting: pa.Table) -> NDArray[np.float64]:
     return seconds_N
 
 
-def grown(values: NDArray[Any], size: int) -> NDArray[Any]:
+def grow_array(values: NDArray[Any], size: int) -> NDArray[Any]:
     """Return an array with room for at least so many entries, zeros where it is new."""
     if size <= len(values):
         return values
@@ -91,7 +91,9 @@ def stage_totals(parts: Iterable[pa.Table]) -> list[StageTotal]:
                 np.zeros(len(group_rows), np.int64),
                 seconds_n[group_rows],
             )
-            source_masks[group] = grown(source_masks.get(group, np.zeros(0, np.bool_)), len(sources.names))
+            source_masks[group] = grow_array(
+                source_masks.get(group, np.zeros(0, np.bool_)), len(sources.names)
+            )
             source_masks[group][number_n[group_rows]] = True
     totals = [
         StageTotal(state, stage, count, int(source_masks[state, stage].sum()), seconds[state, stage].item())

@@ -44,7 +44,9 @@ def read_columns(
         # Threads of pyarrow may outlive the interpreter (docs/notes/arrow.md).
         reader = pa.ipc.open_file(buffer, options=pa.ipc.IpcReadOptions(use_threads=False))
         if reader.schema not in schemas:
-            raise RunError(f"{where} has other columns than this format: {_shown(reader.schema.names)}")
+            raise RunError(
+                f"{where} has other columns than this format: {_printable_names(reader.schema.names)}"
+            )
         batch = reader.get_batch(0)
         batch.validate(full=True)
         columns = {name: batch.column(name).to_numpy(zero_copy_only=True) for name in batch.schema.names}
@@ -105,5 +107,5 @@ def _number(data: memoryview, at: int, size: int, signed: bool = False) -> int:
     return int.from_bytes(data[at : at + size], "little", signed=signed)
 
 
-def _shown(names: list[str]) -> str:
+def _printable_names(names: list[str]) -> str:
     return ", ".join(name[:40] for name in names[:20])

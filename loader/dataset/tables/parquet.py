@@ -106,10 +106,10 @@ def from_parquet(
         repeated: leaves of columns, such as "scores.key_value.key", whose few different texts are read as a dictionary.
     """
     # pq.read_table leaves threads behind that abort short processes at their exit.
-    file = _opened(data)
+    file = _open_parquet(data)
     if repeated:
         columns_in_file = {file.schema.column(index).path for index in range(len(file.schema))}
-        file = _opened(
+        file = _open_parquet(
             data,
             metadata=file.metadata,
             read_dictionary=[name for name in repeated if name in columns_in_file],
@@ -119,7 +119,7 @@ def from_parquet(
 
 def batches_of_parquet(data: bytes | Path, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """Yield some columns of such a file by parts."""
-    file = _opened(data)
+    file = _open_parquet(data)
     yield from file.iter_batches(_BATCH_ROWS, columns=list(columns), use_threads=False)
 
 
@@ -162,8 +162,8 @@ def read_batches(
     column_names, found_rows = list(schema.names if columns is None else columns), 0
     remaining_bytes = max(_ANY_BYTES, _MOST_RATIO * size)
     names = pa.schema([schema.field(name) for name in column_names])
-    with _explained(where):
-        file = _opened(source, page_checksum_verification=True)
+    with _explain_damage(where):
+        file = _open_parquet(source, page_checksum_verification=True)
         file_schema = file.schema_arrow
     if not (file_schema.equals(schema) if columns is None else _has(file_schema, schema, columns)):
         file_columns = ", ".join(name[:40] for name in file_schema.names[:40])
@@ -173,7 +173,7 @@ def read_batches(
         raise RunError(f"{where} has {stated_rows} rows, manifest.json counts {rows}")
     batches = file.iter_batches(_BATCH_ROWS, columns=column_names, use_threads=False)
     while True:
-        with _explained(where):
+        with _explain_damage(where):
             batch = next(batches, None)
             if batch is None:
                 break
@@ -193,14 +193,14 @@ def read_batches(
         raise RunError(f"{where} has {found_rows} rows and says it has {stated_rows}")
 
 
-def _opened(source: bytes | Path | BinaryIO, **options: Any) -> pq.ParquetFile:
+def _open_parquet(source: bytes | Path | BinaryIO, **options: Any) -> pq.ParquetFile:
     # With pre_buffer, the default, all bytes that were read stay in memory until the file is closed.
     file = pa.BufferReader(source) if isinstance(source, bytes) else source
     return pq.ParquetFile(file, pre_buffer=False, **options)
 
 
 @contextmanager
-def _explained(where: str) -> Iterator[None]:
+def _explain_damage(where: str) -> Iterator[None]:
     """Replace what Arrow says of a damaged file."""
     try:
         yield
@@ -214,8 +214,8 @@ def _explained(where: str) -> Iterator[None]:
 
 def find_sorted(file: BinaryIO, where: str, column: str, value: str) -> int | None:
     """Return the row of a value in a sorted column, by the bounds that row groups state; None if it is not there."""
-    with _explained(where):
-        parquet, first = _opened(file, page_checksum_verification=True), 0
+    with _explain_damage(where):
+        parquet, first = _open_parquet(file, page_checksum_verification=True), 0
         column_index = parquet.schema_arrow.get_field_index(column)
         for group in range(parquet.metadata.num_row_groups):
             facts = parquet.metadata.row_group(group)
@@ -237,8 +237,8 @@ def read_rows(file: BinaryIO, where: str, rows: Places, columns: Sequence[str]) 
         rows: numbers of the rows, int64 [n].
         columns: columns to read.
     """
-    with _explained(where):
-        parquet = _opened(file, page_checksum_verification=True)
+    with _explain_damage(where):
+        parquet = _open_parquet(file, page_checksum_verification=True)
         facts = parquet.metadata
         counts = [facts.row_group(group).num_rows for group in range(facts.num_row_groups)]
         firsts = np.cumsum([0, *counts])

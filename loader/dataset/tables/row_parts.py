@@ -24,7 +24,7 @@ def part_count(rows: int) -> int:
     return min(_MOST_PARTS, -(-rows // ROWS)) or 1
 
 
-def hashed(column: pa.ChunkedArray, parts: int) -> NDArray[np.int64]:
+def hash_parts(column: pa.ChunkedArray, parts: int) -> NDArray[np.int64]:
     """Return a part for each value [N], the same one for equal values of this process."""
     values = column.to_numpy() if parts > 1 else np.zeros(len(column), np.int64)
     return np.fromiter(map(hash, values), np.int64, len(values)) % parts

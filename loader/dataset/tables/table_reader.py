@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from reelweave.loader.base.arrays import Places
-from reelweave.loader.dataset.listed import check_listed, explained, read_listed
+from reelweave.loader.dataset.listed import check_listed, explain_missing, read_listed
 from reelweave.loader.dataset.manifest import MANIFEST, FileEntry, Manifest, read_manifest
 from reelweave.loader.dataset.schema import INDEX, TABLES, Row
 from reelweave.loader.dataset.tables.checks import TableChecks, problems, row_count
@@ -204,7 +204,7 @@ class TableReader:
     @contextmanager
     def _opened(self, entry: FileEntry) -> Iterator[BinaryIO]:
         """Open one version of a table whose checksum is not compared, and which is that of this revision."""
-        with explained(self.storage.uri(entry.path)), self.storage.open(entry.path) as file:
+        with explain_missing(self.storage.uri(entry.path)), self.storage.open(entry.path) as file:
             self._refuse_changed()
             yield file
 

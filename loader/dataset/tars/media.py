@@ -74,7 +74,7 @@ def whole_caption(members: Mapping[str, bytes | memoryview]) -> tuple[str, str]:
     stem = (media_suffix(members) or "").rpartition(".")[0]
     alike = f"{stem}." if stem else ""
     for prefix in dict.fromkeys(("", alike)):
-        if text := _clean(_decoded(bytes(members.get(f"{prefix}txt", b"")[:_MAX_TEXT_BYTES]))):
+        if text := _clean(_decode_text(bytes(members.get(f"{prefix}txt", b"")[:_MAX_TEXT_BYTES]))):
             return text, "member:txt"
         content = members.get(f"{prefix}json", b"")
         if 0 < len(content) <= _MAX_JSON_BYTES and (text := _clean(_json_caption(bytes(content)))):
@@ -84,12 +84,12 @@ def whole_caption(members: Mapping[str, bytes | memoryview]) -> tuple[str, str]:
 
 def _json_caption(content: bytes) -> str:
     try:
-        return first_text(json.loads(_decoded(content)), _JSON_FIELDS)
+        return first_text(json.loads(_decode_text(content)), _JSON_FIELDS)
     except (ValueError, RecursionError):
         return ""
 
 
-def _decoded(content: bytes) -> str:
+def _decode_text(content: bytes) -> str:
     encoding = "utf-16" if content.startswith((BOM_UTF16_LE, BOM_UTF16_BE)) else "utf-8-sig"
     return content.decode(encoding, "replace")
 

@@ -46,7 +46,7 @@ def members(index: pa.Table, suffix: str) -> Members:
     flat = pc.list_flatten(listed)
     rows = np.asarray(pc.list_parent_indices(listed), np.int64)
     chosen = np.flatnonzero(np.asarray(pc.equal(flat.field("suffix"), suffix)))
-    return _placed(index, rows[chosen], flat.take(pa.array(chosen)))
+    return _locate_members(index, rows[chosen], flat.take(pa.array(chosen)))
 
 
 def media_members(index: pa.Table) -> Members:
@@ -60,10 +60,10 @@ def media_members(index: pa.Table) -> Members:
     ordered = np.lexsort((rank, rows))  # stable, so the first in the tar wins among equals
     chosen = ordered[np.unique(rows[ordered], return_index=True)[1]]
     chosen = chosen[rank[chosen] < len(MEDIA)]
-    return _placed(index, rows[chosen], flat.take(pa.array(chosen)))
+    return _locate_members(index, rows[chosen], flat.take(pa.array(chosen)))
 
 
-def joined(parts: Iterable[Members]) -> Members:
+def join_members(parts: Iterable[Members]) -> Members:
     """Return the locations of members of parts of an index that follow each other."""
     number_of: dict[str, int] = {}
     columns: list[tuple[NDArray[Any], ...]] = [
@@ -77,7 +77,7 @@ def joined(parts: Iterable[Members]) -> Members:
     return Members(tuple(number_of), shard, offset, size)
 
 
-def _placed(index: pa.Table, rows: NDArray[np.int64], regions: pa.StructArray) -> Members:
+def _locate_members(index: pa.Table, rows: NDArray[np.int64], regions: pa.StructArray) -> Members:
     """Return locations of the members of samples in ``rows``, one for each."""
     names = index.column("shard").combine_chunks().dictionary_encode()
     shard = np.full(len(index), -1, np.int32)

@@ -101,7 +101,7 @@ def key_and_suffix(name: str, kind: int) -> tuple[str, str] | None:
     return key, suffix.lower()
 
 
-def padded(size: int) -> int:
+def padded_size(size: int) -> int:
     """Return the size in a tar of content with this size, in bytes."""
     return -(-size // TAR_BLOCK) * TAR_BLOCK
 

@@ -7,7 +7,7 @@ from reelweave.loader.dataset.tars.tar_format import (
     fields,
     is_extension,
     key_and_suffix,
-    padded,
+    padded_size,
 )
 from reelweave.loader.errors import RunError
 
@@ -31,7 +31,7 @@ def read_sample(region: bytes | memoryview) -> tuple[str, dict[str, memoryview]]
             if is_extension(kind):
                 extension = extension or Extension()
                 extension.add(kind, bytes(view[at : at + size]))
-                at += padded(size)
+                at += padded_size(size)
                 continue
             if extension is not None:
                 name, size = extension.name or name, size if extension.size is None else extension.size
@@ -43,7 +43,7 @@ def read_sample(region: bytes | memoryview) -> tuple[str, dict[str, memoryview]]
                     raise TarError(f"members of {key} and of {key_suffix[0]}")
                 key = key_suffix[0]
                 members[key_suffix[1]] = view[at : at + size]
-            at += padded(size)
+            at += padded_size(size)
         if not members:
             raise TarError("no member of a sample")
     except (TarError, IndexError) as error:

@@ -14,7 +14,7 @@ from reelweave.loader.dataset.tars.tar_format import (
     fields,
     is_extension,
     key_and_suffix,
-    padded,
+    padded_size,
 )
 
 MAX_SAMPLE_BYTES = 2 * 2**30
@@ -78,7 +78,7 @@ class TarScan:
         try:
             while (entry := _entry(tape)) is not None:
                 if entry.found is None:
-                    tape.skip(padded(entry.size))
+                    tape.skip(padded_size(entry.size))
                     continue
                 key, suffix = entry.found
                 if current is None or current.key != key:
@@ -87,7 +87,7 @@ class TarScan:
                     tape.sample_begins()
                     current = _Current(key, entry.start)
                 current.begin(Member(suffix, tape.position, entry.size))
-                tape.skip(padded(entry.size))
+                tape.skip(padded_size(entry.size))
                 current.end = tape.position
             if remaining := tape.drain():
                 self.damage.append(
@@ -138,13 +138,13 @@ class _Current:
             problem = f"the tar ends inside its member .{self.members[-1].suffix}"
         elif tape.lost:
             problem = f"has more than {tape.limit} bytes, too many to look at"
-        elif _shown(names) != names:
+        elif _printable(names) != names:
             problem = "has a name that is not UTF-8"
         region = None if problem else bytes(memoryview(tape.held)[:size])
-        return TarSample(_shown(self.key), self.start, size, tuple(self.members), region, problem)
+        return TarSample(_printable(self.key), self.start, size, tuple(self.members), region, problem)
 
 
-def _shown(name: str) -> str:
+def _printable(name: str) -> str:
     return name.encode("utf-8", "replace").decode()
 
 
@@ -234,7 +234,7 @@ def _entry(tape: _Tape) -> _MemberHeader | None:
             return _MemberHeader(start, key_and_suffix(extension.name or name, kind), size)
         if tape.position + size - start > MAX_EXTENSION_BYTES:
             raise TarError(f"a name of {size} bytes")
-        extension.add(kind, tape.header(padded(size))[:size])
+        extension.add(kind, tape.header(padded_size(size))[:size])
     if not header:
         raise EOFError
     return None

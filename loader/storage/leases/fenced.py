@@ -126,6 +126,6 @@ class FencedStorage:
         return self.inner.drop_versions()
 
 
-def unfenced(storage: Storage) -> Storage:
+def remove_fence(storage: Storage) -> Storage:
     """Return the storage without its fence, for reading."""
     return storage.inner if isinstance(storage, FencedStorage) else storage

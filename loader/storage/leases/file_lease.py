@@ -8,7 +8,7 @@ from pathlib import Path
 
 from reelweave.loader.base.shared.locks import NO_LOCKS, lock, unlock
 from reelweave.loader.errors import RunError
-from reelweave.loader.storage.leases.holder import LeaseHolder, held, read_holder
+from reelweave.loader.storage.leases.holder import LeaseHolder, lease_held_error, read_holder
 from reelweave.loader.storage.local import LocalStorage, make_folder
 from reelweave.loader.storage.names import LEASE
 
@@ -52,7 +52,7 @@ class FileLease:
                 other = read_holder(self.storage)
                 # A process that has just locked the file is about to write its name.
                 if (other is not None and not other.is_gone) or time.monotonic() > deadline:
-                    raise held(self.storage.root, other)
+                    raise lease_held_error(self.storage.root, other)
                 time.sleep(_PAUSE_S)
         except OSError as error:
             self._tidy()

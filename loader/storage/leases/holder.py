@@ -69,7 +69,9 @@ class LeaseHolder:
             fields = {name: kind(values[name]) for name, kind in _FIELDS.items()}
         except (ValueError, KeyError, TypeError, RecursionError):
             return None
-        shown = {name: _shown(value) if isinstance(value, str) else value for name, value in fields.items()}
+        shown = {
+            name: _printable(value) if isinstance(value, str) else value for name, value in fields.items()
+        }
         return cls(**shown)  # type: ignore[arg-type]
 
     def to_bytes(self) -> bytes:
@@ -108,7 +110,7 @@ def read_holder(storage: Storage) -> LeaseHolder | None:
         return None
 
 
-def held(root: str, holder: LeaseHolder | None) -> RunError:
+def lease_held_error(root: str, holder: LeaseHolder | None) -> RunError:
     """Return the error for a process that finds the lease held."""
     who = "another process, which did not say who it is" if holder is None else str(holder)
     return RunError(
@@ -121,7 +123,7 @@ _NUMBERS: dict[str, type] = {"pid": int, "lasts_s": float, "beat": int}
 _FIELDS = {field.name: _NUMBERS.get(field.name, str) for field in fields(LeaseHolder)}
 
 
-def _shown(text: str) -> str:
+def _printable(text: str) -> str:
     """Return text of an untrusted lease for printing."""
     return "".join(char if char.isprintable() else "?" for char in text[:_MAX_CHARS])
 

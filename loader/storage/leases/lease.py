@@ -10,7 +10,7 @@ from typing import Protocol
 
 from reelweave.loader.storage.base import Storage
 from reelweave.loader.storage.config import StorageConfig
-from reelweave.loader.storage.leases.fenced import Fence, FencedStorage, unfenced
+from reelweave.loader.storage.leases.fenced import Fence, FencedStorage, remove_fence
 from reelweave.loader.storage.leases.file_lease import FileLease
 from reelweave.loader.storage.leases.holder import LeaseHolder
 from reelweave.loader.storage.leases.timed_lease import TimedLease
@@ -32,7 +32,7 @@ class Lease(Protocol):
 
 
 @contextmanager
-def leased(storage: Storage, command: str) -> Iterator[Storage]:
+def hold_lease(storage: Storage, command: str) -> Iterator[Storage]:
     """Hold the lease of a storage, and yield the storage for writing.
 
     Every write through the yielded storage, from any process it is sent to, first checks that the lease is still held.
@@ -44,7 +44,7 @@ def leased(storage: Storage, command: str) -> Iterator[Storage]:
     Raises:
         RunError: another process holds the lease, named in the message; or the lease was lost.
     """
-    storage, holder = unfenced(storage), LeaseHolder.here(command)
+    storage, holder = remove_fence(storage), LeaseHolder.here(command)
     lease = _lease(storage, holder)
     lease.acquire()
     try:

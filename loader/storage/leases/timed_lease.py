@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from reelweave.loader.errors import RunError
 from reelweave.loader.storage.base import Storage
-from reelweave.loader.storage.leases.holder import MAX_BYTES, LeaseHolder, held
+from reelweave.loader.storage.leases.holder import MAX_BYTES, LeaseHolder, lease_held_error
 from reelweave.loader.storage.names import LEASE
 
 _BEATS = 4  # renewals per duration of the lease
@@ -106,7 +106,7 @@ class TimedLease:
                 if now is None:
                     return False
                 if now[1] != version:
-                    raise held(self.storage.root, now[0])
+                    raise lease_held_error(self.storage.root, now[0])
         began = self.clock()
         # The replacement fails if the lease was renewed, or taken by another waiting process.
         return self.storage.replace(LEASE, self.holder.to_bytes(), version) and self._noted(

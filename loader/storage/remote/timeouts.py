@@ -121,7 +121,7 @@ class _Watched:
     def sendall(self, data: Any) -> None:
         view, sent = memoryview(data).cast("B"), 0
         while sent < len(view):
-            sent += _timed(self._sock, self._connection.clock, self._sock.send, view[sent : sent + _PIECE])
+            sent += _timed_io(self._sock, self._connection.clock, self._sock.send, view[sent : sent + _PIECE])
 
     def makefile(self, mode: Literal["rb"], buffering: int = -1) -> io.IOBase:
         raw = _WatchedFile(self._sock, self._sock.makefile(mode, 0), self._connection.clock)
@@ -140,7 +140,7 @@ class _WatchedFile(io.RawIOBase):
         if self._ended:
             # Line readers would read empty lines forever.
             raise ConnectionResetError("the server closed the connection")
-        count = _timed(self._sock, self._clock, self._file.readinto, buffer)
+        count = _timed_io(self._sock, self._clock, self._file.readinto, buffer)
         self._ended = count == 0
         return count
 
@@ -149,7 +149,7 @@ class _WatchedFile(io.RawIOBase):
         super().close()
 
 
-def _timed(sock: socket.socket, clock: RequestClock, move: Callable[[Any], int | None], data: Any) -> int:
+def _timed_io(sock: socket.socket, clock: RequestClock, move: Callable[[Any], int | None], data: Any) -> int:
     sock.settimeout(clock.left_s())
     began = time.monotonic()
     count = move(data) or 0

@@ -20,7 +20,7 @@ def code_of(error: ClientError) -> str:
     return error.response.get("Error", {}).get("Code", "")
 
 
-def explained(
+def explain_error(
     error: Exception, uri: str, bucket: str, config: StorageConfig, *, reading: bool = False
 ) -> Exception:
     """Return the error to raise instead of ``error``, which is one of `FAULTS`.

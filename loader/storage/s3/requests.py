@@ -15,7 +15,7 @@ from reelweave.loader.storage.config import StorageConfig
 from reelweave.loader.storage.names import check_path, check_prefix
 from reelweave.loader.storage.remote.retry import FAULTS, retry
 from reelweave.loader.storage.s3.client import client_of
-from reelweave.loader.storage.s3.faults import explained
+from reelweave.loader.storage.s3.faults import explain_error
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -71,7 +71,7 @@ class S3Requests:
         try:
             return retry(lambda: operation(client_of(self.config, os.getpid())), self.config, uri, progress)
         except FAULTS as error:
-            raise explained(error, uri, self.bucket, self.config, reading=reading) from None
+            raise explain_error(error, uri, self.bucket, self.config, reading=reading) from None
         except RecursionError:  # botocore recurses when a bucket redirects from region to region
             raise RunError(
                 f"{uri}: the endpoint redirects without end; check its address and the region"

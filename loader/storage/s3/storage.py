@@ -22,7 +22,7 @@ from reelweave.loader.storage.s3.checksums import whole_check
 from reelweave.loader.storage.s3.download import read_range
 from reelweave.loader.storage.s3.faults import code_of
 from reelweave.loader.storage.s3.requests import S3Requests
-from reelweave.loader.storage.s3.upload import WRITE_ID, abort_uploads, regrouped, upload_parts, wrote
+from reelweave.loader.storage.s3.upload import WRITE_ID, abort_uploads, regroup_chunks, upload_parts, wrote
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -102,7 +102,7 @@ class S3Storage(S3Requests):
         if size <= part:
             self.write(path, b"".join(chunks))
         else:
-            upload_parts(self, path, regrouped(chunks, part))
+            upload_parts(self, path, regroup_chunks(chunks, part))
 
     def create_file(self, path: str, source: Path) -> bool:
         size = source.stat().st_size

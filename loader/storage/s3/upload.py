@@ -116,7 +116,7 @@ def wrote(requests: S3Requests, path: str, write_id: str) -> bool:
         return False
 
 
-def regrouped(chunks: Iterable[bytes | memoryview], part: int) -> Iterator[bytes]:
+def regroup_chunks(chunks: Iterable[bytes | memoryview], part: int) -> Iterator[bytes]:
     """Yield the same bytes in parts of equal size, except for the last one."""
     held = bytearray()
     for chunk in chunks:

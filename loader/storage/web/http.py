@@ -44,7 +44,7 @@ class HttpStorage:
         return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
     def uri(self, path: str) -> str:
-        return f"{self.root}/{_spelled(path)}"
+        return f"{self.root}/{_spell_path(path)}"
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:  # noqa: ARG002
         raise UsageError(f"{self.root} lies on a web server, which lists nothing; give a list of addresses")
@@ -99,7 +99,7 @@ class HttpStorage:
 
     def _object(self, path: str) -> WebObject:
         query = f"?{self.query}" if self.query else ""
-        address = f"{self.base}/{_spelled(check_path(path))}{query}"
+        address = f"{self.base}/{_spell_path(check_path(path))}{query}"
         return WebObject(address, self.uri(path), self.config, self.listed_in)
 
     def _refuse(self) -> NoReturn:
@@ -109,6 +109,6 @@ class HttpStorage:
         )
 
 
-def _spelled(path: str) -> str:
+def _spell_path(path: str) -> str:
     """Return ``path`` as spelled in an address; encoded characters stay as they are."""
     return quote(re.sub(r"%(?![0-9A-Fa-f]{2})", "%25", path), safe="/%:@!$&'()*+,;=~", errors="surrogatepass")

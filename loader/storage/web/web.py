@@ -13,7 +13,7 @@ from urllib3.util import make_headers
 
 from reelweave.loader.errors import ObjectError, UsageError
 from reelweave.loader.storage.config import StorageConfig
-from reelweave.loader.storage.names import redacted
+from reelweave.loader.storage.names import redact_uri
 from reelweave.loader.storage.reach.permissions import inner_address, only_public, refusal
 from reelweave.loader.storage.remote.retry import StatusError
 from reelweave.loader.storage.web.connections import NotPublicError, pools, proxy_of
@@ -96,7 +96,7 @@ def split_url(url: str) -> SplitResult:
     except ValueError:
         usable = False
     if not usable:
-        raise UsageError(f"{redacted(url)} is no web address; write http(s)://host/folder/name")
+        raise UsageError(f"{redact_uri(url)} is no web address; write http(s)://host/folder/name")
     return parts
 
 
@@ -138,7 +138,7 @@ def get(url: str, headers: dict[str, str], config: StorageConfig, named: WebName
                 _check(response, name)
                 yield WebResponse(target, response)
                 return
-            target = _redirected(target, location, name)
+            target = _redirect_target(target, location, name)
         finally:
             _leave(response)
     raise WebError(f"{name}: more than storage.max_redirects = {config.max_redirects} redirects")
@@ -182,7 +182,7 @@ def _not_public(name: str, host: str, address: str) -> WebError:
     )
 
 
-def _redirected(target: str, location: str, name: str) -> str:
+def _redirect_target(target: str, location: str, name: str) -> str:
     try:
         parts = split_url(urljoin(target, location))
     except (UsageError, ValueError):

@@ -111,7 +111,7 @@ class WebObject:
                 return
             with self._get(self._current, self._headers(begin, end)) as answer:
                 self._keep_version(answer)
-                for chunk in _wanted(answer, begin, end, self._name):
+                for chunk in _wanted_pieces(answer, begin, end, self._name):
                     if limit is not None and written + len(chunk) > limit:
                         raise self._too_large()
                     try:
@@ -170,7 +170,7 @@ class WebObject:
         try:
             return retry(operation, self._config, self._name, progress)
         except FAULTS as error:
-            raise _explained(error, self._name, self._config) from None
+            raise _explain_error(error, self._name, self._config) from None
 
 
 def _facts(answer: WebResponse) -> WebObjectInfo:
@@ -183,7 +183,7 @@ def _facts(answer: WebResponse) -> WebObjectInfo:
     return WebObjectInfo(None if total == "*" else int(total), version, True)
 
 
-def _wanted(answer: WebResponse, begin: int, end: int | None, name: str) -> Iterator[bytes]:
+def _wanted_pieces(answer: WebResponse, begin: int, end: int | None, name: str) -> Iterator[bytes]:
     """Yield the pieces of a body that lie in ``[begin, end)`` of the object."""
     status = answer.response.status
     if status == 416:  # the range starts at or behind the end
@@ -203,7 +203,7 @@ def _wanted(answer: WebResponse, begin: int, end: int | None, name: str) -> Iter
             return
 
 
-def _explained(error: Exception, name: str, config: StorageConfig) -> Exception:
+def _explain_error(error: Exception, name: str, config: StorageConfig) -> Exception:
     """Return an error for users, without the original text, which may contain the whole address."""
     if isinstance(error, StatusError):
         what = f"the server answered {error.status}"

@@ -76,8 +76,8 @@ def check_unassigned(source: SampleSource, stages: CurriculumPlans, max_share: f
     for left_out in _left_out(source, stages):
         if left_out.share > max_share:
             raise UsageError(
-                f"{_said(left_out, source.plan_index)}. That is more than stream.max_unassigned_share={max_share:g}:"
-                " change the buckets, or raise it"
+                f"{_reasons_sentence(left_out, source.plan_index)}. That is more than"
+                f" stream.max_unassigned_share={max_share:g}: change the buckets, or raise it"
             )
 
 
@@ -91,12 +91,14 @@ def log_unassigned(source: SampleSource, stages: CurriculumPlans) -> None:
     for left_out in _left_out(source, stages):
         level = logging.WARNING if left_out.share >= WORTH_A_WARNING else logging.INFO
         if len(left_out.found) and _log.isEnabledFor(level):
-            _log.log(level, "%s (`reelweave report` shows them)", _said(left_out, source.plan_index))
+            _log.log(
+                level, "%s (`reelweave report` shows them)", _reasons_sentence(left_out, source.plan_index)
+            )
 
 
 def _left_out(source: SampleSource, stages: CurriculumPlans) -> Iterator[_LeftOut]:
     """Yield what every stage with other buckets than those before leaves out."""
-    drawn_N = _drawn(source)
+    drawn_N = _drawn_mask(source)
     seen_buckets: list[BucketConfig] = []
     for stage, config in enumerate(stages.buckets):
         if config not in seen_buckets:
@@ -105,7 +107,7 @@ def _left_out(source: SampleSource, stages: CurriculumPlans) -> Iterator[_LeftOu
             yield _LeftOut(stage, config, int(drawn_N.sum()), unassigned)
 
 
-def _drawn(source: SampleSource) -> Flags:
+def _drawn_mask(source: SampleSource) -> Flags:
     """Return True for the samples that the source draws; a blend may take parts of its datasets."""
     if not isinstance(source, Blend):
         return np.ones(len(source.plan_index), np.bool_)
@@ -115,7 +117,7 @@ def _drawn(source: SampleSource) -> Flags:
     return drawn_N
 
 
-def _said(left_out: _LeftOut, index: PlanIndex) -> str:
+def _reasons_sentence(left_out: _LeftOut, index: PlanIndex) -> str:
     """Return samples and seconds by reason, and the changes that would take them in, in words."""
     rows_X, count = left_out.found.rows, len(left_out.found)
     second_X = _seconds(index, rows_X)

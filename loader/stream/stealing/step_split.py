@@ -13,7 +13,7 @@ import numpy as np
 from pydantic import Field
 
 from reelweave.loader.base.arrays import Flags, Floats, Places
-from reelweave.loader.plan.balance import balanced
+from reelweave.loader.plan.balance import balance_costs
 from reelweave.loader.settings import Settings
 
 _COARSEST = 3  # maximum cost of a sample that is shared, in pieces
@@ -86,7 +86,7 @@ def split_step(
     )
     shared = order[:max_pieces]
     fixed = np.setdiff1d(np.arange(len(costs)), shared)
-    rank = balanced(costs[fixed], ranks)
+    rank = balance_costs(costs[fixed], ranks)
     parts = np.clip(np.ceil(costs[shared] / (config.piece * load)), 1, sizes[shared]).astype(np.int64)
     micro, part = (
         np.repeat(shared, parts),

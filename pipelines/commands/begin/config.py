@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from reelweave.loader.errors import UsageError
 from reelweave.loader.settings import summary
 from reelweave.pipelines.configuration.commented import commented_yaml
-from reelweave.pipelines.configuration.config import DEFAULT, given
+from reelweave.pipelines.configuration.config import DEFAULT, read_given
 from reelweave.pipelines.configuration.keys import Key, choices_of, keys_of, kind_of, models_of, unit_of
 from reelweave.pipelines.configuration.kinds import KINDS
 from reelweave.pipelines.terminal.arguments import add_config, add_global, did_you_mean
@@ -107,7 +107,7 @@ def _stages(options: argparse.Namespace) -> None:
     from reelweave.curate.models.custom.code import installed, version_of
     from reelweave.curate.models.custom.configured import stage_class
 
-    config = given(options.config, options.set).validated(CurateConfig)
+    config = read_given(options.config, options.set).validated(CurateConfig)
     rows: list[dict[str, Any]] = []
     for name, stage_config in config.stages.items():
         stage_type, code = stage_class(stage_config.code), stage_config.code
@@ -164,7 +164,7 @@ def _explain(options: argparse.Namespace) -> None:
     if not matches:
         ends = {part for _, path, _ in all_keys for part in (path, path.rsplit(".", 1)[-1])}
         raise UsageError(f"there is no key {wanted_key}{did_you_mean(wanted_key, sorted(ends))}")
-    explained = list(_merged(matches))
+    explained = list(_merge_matches(matches))
     if options.json:
         print_json(explained)
         return
@@ -176,7 +176,7 @@ def _explain(options: argparse.Namespace) -> None:
         out.print(f"and {len(explained) - _MOST_MATCHES} more; give more of the key's path")
 
 
-def _merged(matches: dict[tuple[str, str, str], Key]) -> Iterator[dict[str, Any]]:
+def _merge_matches(matches: dict[tuple[str, str, str], Key]) -> Iterator[dict[str, Any]]:
     """Yield what is said of each key, once for all kinds that share it."""
     kinds: dict[tuple[str, str, str], list[str]] = {}
     for (name, path, only), key in matches.items():
@@ -225,7 +225,7 @@ def _lines(explanation: dict[str, Any], options: argparse.Namespace) -> Iterator
 
 def _here(path: str, options: argparse.Namespace) -> str:
     """Return the value that a file and options give a key, and where."""
-    values = given(options.config, options.set)
+    values = read_given(options.config, options.set)
     origin = values.origin(path.split("."))
     if origin == DEFAULT:
         return DEFAULT

@@ -23,7 +23,7 @@ from reelweave.loader.buckets.assignment import BucketConfig, assign
 from reelweave.loader.dataset import Dataset, verify
 from reelweave.loader.errors import RunError
 from reelweave.loader.storage import open_storage
-from reelweave.loader.text import counted
+from reelweave.loader.text import pluralize
 from reelweave.pipelines.configuration.commented import commented_yaml
 from reelweave.pipelines.configuration.config import resolve
 from reelweave.pipelines.terminal.arguments import Parser, add_config, add_global
@@ -133,7 +133,7 @@ def run(options: argparse.Namespace) -> int:
     chosen = _choose(dataset, config.stream.buckets)
     if chosen is not None:
         _write_chosen(options.out, chosen)
-        notes.print(f"to be learned by heart, {counted(len(chosen.rows), 'clip')} of different captions:")
+        notes.print(f"to be learned by heart, {pluralize(len(chosen.rows), 'clip')} of different captions:")
         for row, caption in zip(chosen.rows, chosen.captions, strict=True):
             notes.print(f"  {dataset.row(row)['key']}  {caption}", soft_wrap=True)
     run_config = TrainRunConfig(
@@ -156,7 +156,7 @@ def run(options: argparse.Namespace) -> int:
         _run(sample, "sample", *_sample_words(options.out, chosen))
         samples = ("--samples", options.out / "samples")
         _run(report_command, "report", dataset_folder, "--config", options.out / "buckets.yaml", *samples)
-        learned = _learned(options.out, dataset, chosen)
+        learned = _compare_learned(options.out, dataset, chosen)
     checked = verify(dataset.storage)
     if not checked.ok:
         raise RunError(f"the demo's dataset does not verify: {checked.problems[0]}")
@@ -269,7 +269,7 @@ def _run(module: ModuleType, command: str, *words: object) -> None:
         module.run(parser.parse_args([str(word) for word in words]))
 
 
-def _learned(out: Path, dataset: Dataset, chosen: Chosen) -> list[LearnedClip]:
+def _compare_learned(out: Path, dataset: Dataset, chosen: Chosen) -> list[LearnedClip]:
     """Compare each sampled video with the clip of its prompt."""
     from reelweave.pipelines.evaluation.videos import read_video, video_set
 
@@ -318,20 +318,20 @@ def _finish(
 
     totals = dataset.manifest.totals
     folder, out = options.out / "dataset", options.out
-    shards = counted(len(dataset.manifest.shards), "shard")
+    shards = pluralize(len(dataset.manifest.shards), "shard")
     rows = [
-        ("raw footage", counted(totals.sources, "file"), str(videos)),
-        ("dataset", f"{counted(totals.samples, 'clip')} in {shards}, verified", str(folder)),
+        ("raw footage", pluralize(totals.sources, "file"), str(videos)),
+        ("dataset", f"{pluralize(totals.samples, 'clip')} in {shards}, verified", str(folder)),
         ("report", "open it in a browser", report),
         ("training", f"{result.steps} steps, {loss_change(result)}", str(out / "train")),
         ("its page", "open it in a browser", str(run_page(out).absolute())),
-        *([("sampled videos", _said(learned), str(out / "samples"))] if learned else []),
+        *([("sampled videos", _learned_sentence(learned), str(out / "samples"))] if learned else []),
     ]  # fmt: skip
     console = stdout()
     console.print(table("made", ["what", "how much", "where"], rows))
 
 
-def _said(learned: Sequence[LearnedClip]) -> str:
+def _learned_sentence(learned: Sequence[LearnedClip]) -> str:
     """Return how many videos show the clip of their prompt, and how well."""
     from reelweave.pipelines.evaluation.shown import MARGIN_DB
 

@@ -19,7 +19,7 @@ from reelweave.loader.dataset import Dataset, StageTotal, stage_totals
 from reelweave.loader.dataset.tables.accounting import TOTALLED
 from reelweave.loader.errors import RunError
 from reelweave.loader.storage import open_storage
-from reelweave.loader.text import counted
+from reelweave.loader.text import pluralize
 from reelweave.pipelines.configuration.config import resolve
 from reelweave.pipelines.configuration.kept import kept_yaml, repeated_with
 from reelweave.pipelines.terminal.arguments import add_config, add_log_format
@@ -149,7 +149,7 @@ def _status(dataset: Dataset) -> int:
     if dataset.manifest.totals.samples or not rows["failed"]:
         return 0
     reasons: Counter[tuple[str, str]] = Counter()
-    for part in _failed(dataset, ("stage", "reason")):
+    for part in _failed_rows(dataset, ("stage", "reason")):
         reasons.update(zip(*(column.to_pylist() for column in part.columns), strict=True))
     [((stage, reason), count)] = reasons.most_common(1)
     remedy = (
@@ -163,7 +163,7 @@ def _status(dataset: Dataset) -> int:
     )
 
 
-def _failed(dataset: Dataset, columns: Sequence[str]) -> Iterator[pa.Table]:
+def _failed_rows(dataset: Dataset, columns: Sequence[str]) -> Iterator[pa.Table]:
     """Yield columns of the failed rows of the accounting, a part at a time."""
     for part in dataset.table_parts("accounting", ("state", *columns)):
         yield part.filter(pc.equal(part.column("state"), "failed")).select(columns)
@@ -241,7 +241,7 @@ def _forecast(options: argparse.Namespace, config: "CurateConfig") -> int:
         estimate: Estimate = getattr(forecast, name)
         rows.append((unit, float(estimate.value), float(estimate.low), float(estimate.high)))
     title = (
-        f"forecast for {counted(forecast.sources, 'source')}, {forecast.source_bytes / 1e9:.3g} GB,"
+        f"forecast for {pluralize(forecast.sources, 'source')}, {forecast.source_bytes / 1e9:.3g} GB,"
         f" from a sample of {forecast.sampled}"
     )
     stdout().print(table(title, ["", "expected", "at least", "at most"], rows))
@@ -264,7 +264,7 @@ def print_accounting(dataset: Dataset) -> None:
     out = stdout()
     out.print(
         table(
-            f"{counted(totals.sources, 'source')} -> {counted(totals.samples, 'clip')}, {totals.duration_s:.1f} s, "
+            f"{pluralize(totals.sources, 'source')} -> {pluralize(totals.samples, 'clip')}, {totals.duration_s:.1f} s, "
             f"{totals.clip_bytes / 1e6:.1f} MB",
             ["state", "stage", "rows", "seconds"],
             [(total.state, total.stage, total.rows, round(total.seconds, 1)) for total in _totals(dataset)],
@@ -272,7 +272,7 @@ def print_accounting(dataset: Dataset) -> None:
     )
     failed = totals.accounting["failed"]
     if failed:
-        failed_rows = (row for some in _failed(dataset, _SHOWN) for row in some.to_pylist())
+        failed_rows = (row for some in _failed_rows(dataset, _SHOWN) for row in some.to_pylist())
         rows = [
             (row["source"], "" if row["start_s"] is None else f"{row['start_s']:.2f}", row["reason"])
             for row in itertools.islice(failed_rows, MAX_FAILED)

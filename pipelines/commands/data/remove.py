@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from reelweave.loader.errors import UsageError
 from reelweave.loader.storage import open_storage
-from reelweave.loader.text import counted
+from reelweave.loader.text import pluralize
 from reelweave.pipelines.configuration.storage_options import add_storage_arguments, storage_config
 from reelweave.pipelines.terminal.console import print_json, stdout
 
@@ -81,8 +81,8 @@ def run(options: argparse.Namespace) -> int:
         )
         return 0
     stdout().print(
-        f"removed {counted(done.samples, 'sample')}; {counted(done.shards_rewritten, 'shard')} rewritten,"
-        f" {counted(done.manifest.totals.samples, 'sample')} left (revision {done.manifest.revision})",
+        f"removed {pluralize(done.samples, 'sample')}; {pluralize(done.shards_rewritten, 'shard')} rewritten,"
+        f" {pluralize(done.manifest.totals.samples, 'sample')} left (revision {done.manifest.revision})",
         markup=False,
         soft_wrap=True,
     )
@@ -94,16 +94,16 @@ def run(options: argparse.Namespace) -> int:
 def _notes(done: "Removed", named: str) -> Iterator[str]:
     if done.unknown:
         some = ", ".join(done.unknown[:3]) + (", ..." if len(done.unknown) > 3 else "")
-        what = counted(len(done.unknown), f"{named} is", f"{named}s are")
+        what = pluralize(len(done.unknown), f"{named} is", f"{named}s are")
         yield f"{what} not in the dataset: {some}"
     if done.foreign:
         yield "the tars are those of others and were not changed: the bytes of these samples remain in them"
     if done.copies:
-        what = counted(len(done.copies), "copy that was no sample", "copies that were no samples")
+        what = pluralize(len(done.copies), "copy that was no sample", "copies that were no samples")
         yield f"with it went {what}: {', '.join(done.copies)}"
     if done.overlapping:
         yield (
-            f"with it went {counted(len(done.overlapping), 'clip that shows', 'clips that show')} some of the same"
+            f"with it went {pluralize(len(done.overlapping), 'clip that shows', 'clips that show')} some of the same"
             f" seconds: {', '.join(done.overlapping)}"
         )
     if done.left:

@@ -48,7 +48,7 @@ def run(options: argparse.Namespace) -> int:
         )
     clip = locate_clip(dataset, key)
     if clip is None:
-        raise RunError(_gone(dataset, row))
+        raise RunError(_reason_gone(dataset, row))
     out = options.out or Path(f"{_UNSAFE.sub('_', key)[:200]}.{clip.suffix}")
     written = [_write(out, clip.read())]
     if options.sidecars:
@@ -80,7 +80,7 @@ def _sidecars(dataset: Dataset, row: Row) -> tuple[bytes, bytes]:
     return str(fields.get("caption", "")).encode(), f"{text}\n".encode()
 
 
-def _gone(dataset: Dataset, row: Row) -> str:
+def _reason_gone(dataset: Dataset, row: Row) -> str:
     """Return why a clip has no file."""
     if row["state"] == "kept":
         return f"{row['key']} has no video in {dataset.storage.root}: this version holds latents in its place"

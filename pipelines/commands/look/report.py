@@ -19,7 +19,7 @@ import pyarrow as pa
 from reelweave.loader.blend import is_blend_file
 from reelweave.loader.dataset import Dataset, open_dataset, read_manifest
 from reelweave.loader.errors import RunError, UsageError
-from reelweave.loader.text import counted
+from reelweave.loader.text import pluralize
 from reelweave.pipelines.commands.look import report_steps
 from reelweave.pipelines.commands.look.report_datasets import report_datasets
 from reelweave.pipelines.commands.look.report_run import kind_of, report_runs
@@ -122,7 +122,7 @@ def run(options: argparse.Namespace) -> int:
         )
     config = report_config(options.dataset, options.config, report_steps.overrides(options))
     spare_memory()
-    budgets, shapes = report_steps.measured(config.buckets, options)
+    budgets, shapes = report_steps.measured_budgets(config.buckets, options)
     config = config.model_copy(update={"buckets": budgets})
     dataset = open_dataset(options.dataset, config.storage, NOT_READ)
     if shapes is not None:
@@ -135,7 +135,7 @@ def run(options: argparse.Namespace) -> int:
         pages = DatasetPages(dataset, *report_files(dataset, config))
         serve(pages, options, {"dataset": dataset.storage.root})
         return 0
-    where, figures = _written(dataset, config)
+    where, figures = _write_report(dataset, config)
     if options.json:
         print_json({**figures, "report": where})
         return 0
@@ -176,15 +176,15 @@ def write_report(dataset: Dataset, config: ReportConfig) -> str:
 
     The same dataset and configuration give the same files.
     """
-    return _written(dataset, config)[0]
+    return _write_report(dataset, config)[0]
 
 
-def _written(dataset: Dataset, config: ReportConfig) -> tuple[str, dict[str, Any]]:
+def _write_report(dataset: Dataset, config: ReportConfig) -> tuple[str, dict[str, Any]]:
     """Write the report, and return the page's URI and its numbers."""
     from reelweave.pipelines.report.web.files import publish
 
     while True:
-        figures, page, beside, _ = _made(dataset, config)
+        figures, page, beside, _ = _make_report(dataset, config)
         stay = [Path(KEPT).name, Path(KEPT_SHAPES).name, *sampled_files(dataset)]
         # Before the page: a run that is killed between them leaves no page without its configuration.
         keep(dataset.storage, config)
@@ -212,11 +212,11 @@ class ServedReport(NamedTuple):
 
 def report_files(dataset: Dataset, config: ReportConfig) -> ServedReport:
     """Return a report to be served; captions longer than `SERVED_CHARS` are cut where they are shown."""
-    _, page, beside, captions = _made(dataset, config, SERVED_CHARS)
+    _, page, beside, captions = _make_report(dataset, config, SERVED_CHARS)
     return ServedReport(page, beside, captions)
 
 
-def _made(
+def _make_report(
     dataset: Dataset, config: ReportConfig, most_chars: int | None = None
 ) -> tuple[dict[str, Any], str, Files, pa.ChunkedArray]:
     """Return the report's numbers, its page, the files beside it, and captions in the gallery's order.
@@ -248,7 +248,7 @@ def _made(
 
 def print_buckets(dataset: Dataset, config: ReportConfig) -> None:
     from reelweave.loader.buckets.stats import dataset_stats
-    from reelweave.pipelines.report.sections.buckets import bound_shown, oversized
+    from reelweave.pipelines.report.sections.buckets import advise_oversized, bound_shown
 
     stats = dataset_stats(dataset.plan_index, dataset.column("key"), config.buckets)
     out = stdout()
@@ -270,7 +270,7 @@ def print_buckets(dataset: Dataset, config: ReportConfig) -> None:
             ],
         )
     )
-    if advice := oversized([asdict(bucket) for bucket in stats.buckets]):
+    if advice := advise_oversized([asdict(bucket) for bucket in stats.buckets]):
         out.print(advice, markup=False, soft_wrap=True)
     for reason, samples in stats.unassigned_reasons.items():
-        out.print(f"in no bucket: {counted(samples, 'sample')}: {reason}", markup=False, soft_wrap=True)
+        out.print(f"in no bucket: {pluralize(samples, 'sample')}: {reason}", markup=False, soft_wrap=True)

@@ -112,9 +112,9 @@ def report_workload(options: argparse.Namespace) -> None:
     Raises:
         UsageError: an option is wrong.
     """
-    from reelweave.pipelines.configuration.config import given
+    from reelweave.pipelines.configuration.config import read_given
     from reelweave.pipelines.report.numbers.workload import WorkloadConfig, workload_numbers
-    from reelweave.pipelines.report.shapes import checked
+    from reelweave.pipelines.report.shapes import check_timings
 
     name = options.workload
     if name not in WORKLOADS:
@@ -123,7 +123,7 @@ def report_workload(options: argparse.Namespace) -> None:
     for option in ("samples", "serve", "others"):
         if getattr(options, option):
             raise UsageError(f"--{option.replace('_', '-')} is not for a workload, which has no files")
-    config_values = given(options.config, overrides(options))
+    config_values = read_given(options.config, overrides(options))
     if "plan" not in config_values.values:
         raise UsageError("a workload is reported for a cluster: add --world-size N")
     workload_budgets = WORKLOADS[name].budgets.model_dump(mode="json")
@@ -136,9 +136,9 @@ def report_workload(options: argparse.Namespace) -> None:
     config = config_values._replace(values=values).validated(WorkloadConfig)
     if options.out:
         check_own(options.out)
-    budgets, text = measured(config.buckets, options)
+    budgets, text = measured_budgets(config.buckets, options)
     config = config.model_copy(update={"buckets": budgets})
-    timings = None if text is None else checked(text, str(options.shapes))
+    timings = None if text is None else check_timings(text, str(options.shapes))
     figures = workload_numbers(name, config, timings)
     written = {"report": _write_page(figures, config, options.out)} if options.out else {}
     if options.json:
@@ -159,7 +159,7 @@ def _write_page(figures: dict[str, Any], config: "WorkloadConfig", folder: Path)
     )
 
 
-def measured(budgets: BudgetsT, options: argparse.Namespace) -> tuple[BudgetsT, str | None]:
+def measured_budgets(budgets: BudgetsT, options: argparse.Namespace) -> tuple[BudgetsT, str | None]:
     """Return the budgets that follow from ``--shapes``, and the file's text; as they are and None without it.
 
     Raises:

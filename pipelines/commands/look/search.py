@@ -7,7 +7,7 @@ import numpy as np
 
 from reelweave.loader.dataset import Dataset, open_dataset
 from reelweave.loader.errors import UsageError
-from reelweave.loader.text import counted
+from reelweave.loader.text import pluralize
 from reelweave.pipelines.configuration.storage_options import add_storage_arguments, storage_config
 from reelweave.pipelines.terminal.console import print_json, stdout, table
 
@@ -54,7 +54,7 @@ def run(options: argparse.Namespace) -> int:
     dataset = open_dataset(options.dataset, storage_config(options))
     search = ClipSearch(dataset, exact=options.exact)
     hits = _hits(dataset, search, options)
-    described = [_described(dataset, hit) for hit in hits]
+    described = [_describe_hit(dataset, hit) for hit in hits]
     if options.json:
         print_json({"dataset": dataset.storage.root, "searched": search.searched, "hits": described})
         return 0
@@ -65,11 +65,11 @@ def run(options: argparse.Namespace) -> int:
             f"{hit['score']:.3f}",
             hit["source"],
             f"{hit['start_s']:.2f}-{hit['end_s']:.2f}",
-            _shortened(hit["caption"]),
+            _shorten_caption(hit["caption"]),
         )
         for hit in described
     ]
-    stdout().print(table(f"nearest of {counted(search.searched, 'clip')}", columns, rows))
+    stdout().print(table(f"nearest of {pluralize(search.searched, 'clip')}", columns, rows))
     return 0
 
 
@@ -161,11 +161,11 @@ def _refuse_other_places(embed: dict[str, Any], options: argparse.Namespace) -> 
         )
 
 
-def _described(dataset: Dataset, hit: "Hit") -> dict[str, Any]:
+def _describe_hit(dataset: Dataset, hit: "Hit") -> dict[str, Any]:
     names = ("key", "source", "start_s", "end_s", "caption")
     [row] = dataset.rows_at(np.array([hit.row_number]), names).to_pylist()
     return {"score": round(hit.score, 6), **row}
 
 
-def _shortened(caption: str) -> str:
+def _shorten_caption(caption: str) -> str:
     return caption if len(caption) <= _MAX_CAPTION else caption[: _MAX_CAPTION - 1] + "…"

@@ -12,7 +12,7 @@ from reelweave.loader.storage import open_storage
 from reelweave.pipelines.configuration.storage_options import add_storage_arguments, storage_config
 from reelweave.pipelines.metrics.curation_status import Status, is_finished, read_status
 from reelweave.pipelines.terminal.console import print_json, stdout
-from reelweave.pipelines.terminal.curation_progress import described, duration
+from reelweave.pipelines.terminal.curation_progress import describe_progress, duration
 
 _WATCH_S = 5.0
 _SILENT_S = 120.0
@@ -54,7 +54,7 @@ def _print(status: Status | None, finished: bool, options: argparse.Namespace) -
     if status is None:
         return
     if not finished:
-        out.print(described(status), soft_wrap=True)
+        out.print(describe_progress(status), soft_wrap=True)
         if status.states:
             out.print("so far: " + ", ".join(f"{count:,} {state}" for state, count in status.states.items()))
         if age_s is not None and age_s > _SILENT_S:

@@ -8,7 +8,7 @@ from reelweave.loader.dataset.checks import signature
 from reelweave.loader.dataset.manifest import MANIFEST
 from reelweave.loader.errors import UsageError
 from reelweave.loader.storage import StorageConfig, open_storage
-from reelweave.loader.text import counted
+from reelweave.loader.text import pluralize
 from reelweave.pipelines.configuration.storage_options import add_storage_arguments, storage_config
 from reelweave.pipelines.terminal.console import plain, print_json, stderr, stdout
 
@@ -62,8 +62,8 @@ def _show(result: Verification, options: argparse.Namespace) -> None:
     if result.ok:
         signed = ", signed with the key" if options.key else ", signed now" if options.sign else ""
         stdout().print(
-            f"{options.dataset} is whole: {counted(result.samples, 'sample')}, {result.bytes / 1e6:.1f} MB of shards, "
-            f"index and accounting agree{signed}",
+            f"{options.dataset} is whole: {pluralize(result.samples, 'sample')}, {result.bytes / 1e6:.1f} MB of"
+            f" shards, index and accounting agree{signed}",
             markup=False,
             soft_wrap=True,
         )

@@ -51,7 +51,7 @@ def run(options: argparse.Namespace) -> int:
         print_json({"fits": {name: fit_values(fit) for name, fit in fits.items()}, "buckets": keys})
         return 0
     out = stdout()
-    rows = [(name, *_shown(fit)) for name, fit in fits.items()]
+    rows = [(name, *_fit_lines(fit)) for name, fit in fits.items()]
     columns = ["cost", "R^2", "held-out error", "worst", "at B, S", "95 % interval", "time lost", "doubts"]
     out.print(table(f"{len(timings.step_s)} microbatches", columns, rows))
     if keys:
@@ -63,7 +63,7 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _shown(fit: CostFit) -> tuple[str, ...]:
+def _fit_lines(fit: CostFit) -> tuple[str, ...]:
     return (
         f"{fit.r2:.4f}",
         f"{fit.mean_error:.1%}",

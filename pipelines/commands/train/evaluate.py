@@ -60,7 +60,7 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError("--lpips compares with --reference: give it, too")
     from reelweave.pipelines.evaluation.evaluate import Evaluator
     from reelweave.pipelines.evaluation.frechet import frechet_distance, read_features
-    from reelweave.pipelines.evaluation.run_scores import RunScores, has_validation_videos, validated
+    from reelweave.pipelines.evaluation.run_scores import RunScores, has_validation_videos, validated_sets
     from reelweave.pipelines.evaluation.videos import VideoSet, video_set
 
     settings = {
@@ -73,7 +73,7 @@ def run(options: argparse.Namespace) -> int:
             if options.features is not None:
                 raise UsageError(f"--features are of one set of videos; name a step of {folder}/validation")
             run_scores = RunScores(folder, settings)
-            sets += [(validation, run_scores) for validation in validated(folder)]
+            sets += [(validation, run_scores) for validation in validated_sets(folder)]
         else:
             sets.append((video_set(folder), None))
     earlier = [None if scores is None else scores.known(videos) for videos, scores in sets]

@@ -198,7 +198,9 @@ def run(options: argparse.Namespace) -> int:
         configs = [request.config(config, index) for index, request in enumerate(requests)]
         advised = _degrees(options, world.size, trained, configs)
         if not advised.found and world.rank == 0:
-            stderr().print(f"{advised.reason}; {_told(advised.degrees)}", markup=False, soft_wrap=True)
+            stderr().print(
+                f"{advised.reason}; {_describe_degrees(advised.degrees)}", markup=False, soft_wrap=True
+            )
         fps = fps_of_files(options.fps, trained.config.model, trained.fps, says=world.rank == 0)
         decode_bytes = None if options.decode_gib is None else int(options.decode_gib * 2**30)
         named = (options.checkpoint, options.checkpoint_2), (options.lora, options.lora_2)
@@ -328,11 +330,11 @@ def _with_progress(job: "SamplingRun", world: "World", indices: list[int], outpu
 def _degrees(
     options: argparse.Namespace, world_size: int, trained: "Trained", configs: Sequence[SampleConfig]
 ) -> "Advised":
-    from reelweave.pipelines.sampling.advised import Advised, advised
+    from reelweave.pipelines.sampling.advised import Advised, advise_layout
 
     layout = read_layout(options.layout)
     if layout is None:
-        return advised(world_size, trained, configs)
+        return advise_layout(world_size, trained, configs)
     if not isinstance(layout, InTraining):
         return Advised(layout, f"--layout {options.layout}", found=True)
     if any(config.cache for config in configs):
@@ -343,7 +345,7 @@ def _degrees(
     return Advised(SampleLayoutConfig(), f"--layout {named}", found=True)
 
 
-def _told(degrees: SampleLayoutConfig) -> str:
+def _describe_degrees(degrees: SampleLayoutConfig) -> str:
     degree_words = [f"{name}={n}" for name in ("cfg", "ring", "ulysses") if (n := getattr(degrees, name)) > 1]
     rest = "all others make other videos"
     return (

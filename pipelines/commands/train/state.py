@@ -14,7 +14,7 @@ from reelweave.loader.stream.state_diff import StateDiff, diff_states, part_valu
 from reelweave.pipelines.configuration.storage_options import add_storage_arguments, storage_config
 from reelweave.pipelines.terminal.arguments import add_config, add_global
 from reelweave.pipelines.terminal.console import print_json, stdout, table
-from reelweave.train.checkpoint.folder import located
+from reelweave.train.checkpoint.folder import locate_checkpoint
 from reelweave.train.checkpoint.names import STATE
 
 MAX_STATE_BYTES = 16 << 20  # of a checkpoint of many ranks
@@ -89,7 +89,7 @@ def _fit(state: StreamState, options: argparse.Namespace) -> dict[str, Any]:
 def _read(named: str, config: StorageConfig) -> tuple[str, StreamState]:
     """Return a state, and the file that holds it."""
     if "://" in named or Path(named).is_dir():
-        storage, folder = located(named.removesuffix(f"/{STATE}"), config)
+        storage, folder = locate_checkpoint(named.removesuffix(f"/{STATE}"), config)
         file = storage.uri(f"{folder}/{STATE}")
         data = storage.read(f"{folder}/{STATE}", 0, MAX_STATE_BYTES)
     else:
@@ -156,12 +156,15 @@ def _show_diff(diff: StateDiff, as_json: bool) -> None:
         )
         return
     if diff.differences:
-        rows = [(field, _shown(a), _shown(b), meaning) for field, a, b, meaning in diff.differences]
+        rows = [
+            (field, _printable_value(a), _printable_value(b), meaning)
+            for field, a, b, meaning in diff.differences
+        ]
         stdout().print(table("differences", ["field", "A", "B", "meaning"], rows))
     stdout().print(diff.verdict, markup=False, soft_wrap=True)
 
 
-def _shown(value: Any) -> str:
+def _printable_value(value: Any) -> str:
     if value is None:
         return "-"
     return json.dumps(value) if isinstance(value, dict) else str(value)

@@ -88,7 +88,7 @@ def train(config: "TrainRunConfig") -> "TrainResult":
                 stderr().print(sentence, markup=False, soft_wrap=True)
         storages = run_storages(config)
         held_out = _held_out(config, open_stream)
-        stored = _stored(config, stream.source, ranks.world)
+        stored = _find_stored(config, stream.source, ranks.world)
         with alone(ranks.world, storages, "reelweave train") as held:
             checkpoints = held[-1] if config.checkpoints else None
             trainer = Trainer(
@@ -126,17 +126,17 @@ def keep_config(config: "TrainRunConfig | VaeRunConfig", rank: int, command: str
     write_whole(file, kept_yaml(config, [command, "--config", str(file)]).encode())
 
 
-def _stored(config: "TrainRunConfig", source: "SampleSource", world: "World") -> "StoredEncoders":
+def _find_stored(config: "TrainRunConfig", source: "SampleSource", world: "World") -> "StoredEncoders":
     """Return the encoders that need not be loaded, because all streams hold their outputs."""
     from reelweave.loader.blend import Blend, open_source
     from reelweave.loader.dataset import Dataset
-    from reelweave.train.latents.stored_encoders import stored
+    from reelweave.train.latents.stored_encoders import find_stored
 
     sources = [source, *([open_source(config.held_out.dataset, config.storage)] if config.held_out else [])]
     latents = [source.latents if config.stream.latents else None for source in sources]
     first = source.datasets[0] if isinstance(source, Blend) else source
     files = first.latent_files() if isinstance(first, Dataset) else {}
-    return stored(config.train, latents, next(iter(files.values()), None), world)
+    return find_stored(config.train, latents, next(iter(files.values()), None), world)
 
 
 def _held_out(

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from reelweave.loader.errors import UsageError
 from reelweave.pipelines.plans.advisor.shapes import OneGpu, SamplingMachine, VideoModel
-from reelweave.pipelines.plans.advisor.simulate import Expected, Layout, expected
+from reelweave.pipelines.plans.advisor.simulate import Expected, Layout, expect_layout
 
 
 def advise(
@@ -30,7 +30,7 @@ def advise(
     chosen = list(layouts(model, machine, approximate))
     if cache_hits:
         chosen += [replace(layout, cache_hits=cache_hits) for layout in chosen if layout.lp == 1]
-    rows = [expected(model, one_gpu, machine, layout) for layout in chosen]
+    rows = [expect_layout(model, one_gpu, machine, layout) for layout in chosen]
     limit = machine.memory_bytes
     fitting = [row for row in rows if limit is None or row.memory_bytes <= limit]
     if not fitting:

@@ -102,7 +102,7 @@ class Expected:
     slicing: Slicing | None = None
 
 
-def expected(model: VideoModel, one_gpu: OneGpu, machine: SamplingMachine, layout: Layout) -> Expected:
+def expect_layout(model: VideoModel, one_gpu: OneGpu, machine: SamplingMachine, layout: Layout) -> Expected:
     """Return the expectation of a layout.
 
     Args:
@@ -111,7 +111,7 @@ def expected(model: VideoModel, one_gpu: OneGpu, machine: SamplingMachine, layou
         machine: GPUs and links.
         layout: degrees; ranks of Ulysses are nearest, then ring, groups of LP, groups of guidance.
     """
-    work, latents = _divided(model, layout)
+    work, latents = _divide_work(model, layout)
     context = layout.context
     passes = -(-model.passes // layout.cfg)
     evaluations = passes * model.steps * (1 - layout.cache_hits)
@@ -125,7 +125,7 @@ def expected(model: VideoModel, one_gpu: OneGpu, machine: SamplingMachine, layou
     ring_s = _exchange(machine, context, sent_r, layout.ring - 1)
     exposed_s, pass_s, slicing = model.layers * (ulysses_s + ring_s), attention_s + linear_s, None
     if layout.dsp * layout.scalefusion > 1:
-        pass_time, slicing = _sliced(model, machine, layout, whole_pass_s * work.linear)
+        pass_time, slicing = _slice_pass(model, machine, layout, whole_pass_s * work.linear)
         exposed_s, pass_s = pass_time.exposed, pass_time.computing
 
     part_bytes = latents / max(1, layout.lp) / model.steps if layout.lp > 1 else 0.0
@@ -156,7 +156,7 @@ def expected(model: VideoModel, one_gpu: OneGpu, machine: SamplingMachine, layou
     )
 
 
-def _divided(model: VideoModel, layout: Layout) -> tuple[Shares, float]:
+def _divide_work(model: VideoModel, layout: Layout) -> tuple[Shares, float]:
     """Return the shares of work of the largest part, and the bytes that one rank sends for latents in all steps."""
     if layout.lp == 1:
         return Shares(1.0, 1.0, 1.0, 1.0), 0.0
@@ -181,7 +181,7 @@ def _context_bytes(model: VideoModel, layout: Layout, tokens: int) -> tuple[floa
     return over_heads, ring_bytes(size, blocks, 0)[0]
 
 
-def _sliced(
+def _slice_pass(
     model: VideoModel, machine: SamplingMachine, layout: Layout, whole_pass_s: float
 ) -> tuple[PassTime, Slicing | None]:
     """Return the simulated pass of an ST-DiT by whole layers or slices, and the slices."""

@@ -67,18 +67,18 @@ def staged_clip(dataset: Dataset, key: str) -> ClipBytes | None:
     """Return the staged file of a clip that was not kept; None where it was dropped."""
     if not key or not _KEY_CHARS.issuperset(key):  # keys of tars of others were never staged
         return None
-    return next(iter(_staged(dataset, f"{key}-")), None)
+    return next(iter(_staged_clips(dataset, f"{key}-")), None)
 
 
 def staged_clips(dataset: Dataset) -> dict[str, ClipBytes]:
     """Return all staged clips, by key."""
     clips: dict[str, ClipBytes] = {}
-    for clip in _staged(dataset, ""):
+    for clip in _staged_clips(dataset, ""):
         clips.setdefault(clip.path.removeprefix(_STAGED).split("-", 1)[0], clip)
     return clips
 
 
-def _staged(dataset: Dataset, start: str) -> list[ClipBytes]:
+def _staged_clips(dataset: Dataset, start: str) -> list[ClipBytes]:
     """Return staged clips whose names begin so; a name is the key and the beginning of the clip's checksum."""
     return [
         ClipBytes(dataset.storage, item.path, 0, item.size, "mp4", item.path[:-4].rpartition("-")[2])

@@ -26,7 +26,7 @@ def pictured_rows(
         further: keys of kept clips that come, too.
     """
     ordered_rows: dict[int, None] = {}
-    for rows in _chosen(accounting, max_clips, max_rejected):
+    for rows in _choose_rows(accounting, max_clips, max_rejected):
         ordered_rows |= dict.fromkeys(rows)
     if max_clips and len(further):
         named = pc.is_in(accounting.column("key"), pa.array(further, pa.string()))
@@ -35,7 +35,7 @@ def pictured_rows(
     return np.fromiter(ordered_rows, np.int64, len(ordered_rows))
 
 
-def _chosen(accounting: pa.Table, max_clips: int, max_rejected: int) -> Iterator[list[int]]:
+def _choose_rows(accounting: pa.Table, max_clips: int, max_rejected: int) -> Iterator[list[int]]:
     state, stage = accounting.column("state"), accounting.column("stage")
     kept_K = np.flatnonzero(pc.equal(state, "kept").to_numpy())
     yield kept_K[spread(len(kept_K), max_clips)].tolist()

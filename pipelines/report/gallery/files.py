@@ -128,7 +128,7 @@ def _strips(dataset: Dataset, rows: GalleryRows, count: int) -> Iterator[tuple[i
     is_left_out = pc.is_in(left_out, dataset.column("key").combine_chunks())
     again = set(left_out.filter(is_left_out).to_pylist())
 
-    def made(row: int) -> Strip | None:
+    def make_strip(row: int) -> Strip | None:
         key = keys[row]
         if key is None:
             return None
@@ -136,7 +136,7 @@ def _strips(dataset: Dataset, rows: GalleryRows, count: int) -> Iterator[tuple[i
         return None if clip is None else _strip(clip, frames[row])
 
     with ThreadPoolExecutor(min(_READERS, processors())) as readers:
-        for row, strip_bytes in enumerate(readers.map(made, range(count))):
+        for row, strip_bytes in enumerate(readers.map(make_strip, range(count))):
             if strip_bytes is not None:
                 yield row, strip_bytes
 
@@ -191,7 +191,7 @@ def _data(
             [score.name, score.least, score.most, score.min_threshold, score.max_threshold]
             for score in settable
         ],
-        "columns": {name: [column.dtype.itemsize, _packed(column)] for name, column in columns.items()},
+        "columns": {name: [column.dtype.itemsize, _pack_column(column)] for name, column in columns.items()},
         "clusters": [int((mapped.cluster_M == cluster).sum()) for cluster in mapped.samples],
         "outliers": len(mapped.outliers),
     }
@@ -245,7 +245,7 @@ def _points(rows: GalleryRows, mapped: DatasetMap) -> dict[str, Any]:
         "outlier": mapped.outlier_M.astype("<f4"),
     }
     far = None if math.isinf(mapped.fence) else mapped.fence
-    return {"fence": far, "columns": {name: _packed(column) for name, column in columns.items()}}
+    return {"fence": far, "columns": {name: _pack_column(column) for name, column in columns.items()}}
 
 
 def _most_chars(length_N: NDArray[np.int64]) -> int:
@@ -260,5 +260,5 @@ def _most_chars(length_N: NDArray[np.int64]) -> int:
     return low
 
 
-def _packed(column_N: NDArray[Any]) -> str:
+def _pack_column(column_N: NDArray[Any]) -> str:
     return base64.b64encode(column_N.tobytes()).decode()

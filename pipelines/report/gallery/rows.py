@@ -57,7 +57,7 @@ class GalleryRows:
         return cls(
             table,
             index_N,
-            places(_named(table), _named(scored)),
+            places(_row_names(table), _row_names(scored)),
             np.where(of_N >= 0, kept_K[of_N] if len(kept_K) else -1, -1),
         )
 
@@ -120,7 +120,7 @@ def _without_removed(table: pa.Table) -> pa.Table:
     return table
 
 
-def _named(table: pa.Table) -> pa.ChunkedArray:
+def _row_names(table: pa.Table) -> pa.ChunkedArray:
     """Return key and source in one; a key may be of two sources of equal content."""
     return pc.binary_join_element_wise(table.column("key"), table.column("source"), "\n")
 

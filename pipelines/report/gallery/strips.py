@@ -58,7 +58,7 @@ def strip(clip: bytes, frames: int) -> Strip | None:
             )
     except (av.error.FFmpegError, ValueError, IndexError, MemoryError):
         return None  # `reelweave verify` is what names damaged clips
-    return _joined(pictures) if pictures else None
+    return _join_pictures(pictures) if pictures else None
 
 
 def _in_order(container: "InputContainer", stream: "VideoStream", frame_indices: list[int]) -> list["Image"]:
@@ -95,7 +95,7 @@ def _small(frame: object) -> "Image":
     return picture
 
 
-def _joined(pictures: list["Image"]) -> Strip:
+def _join_pictures(pictures: list["Image"]) -> Strip:
     from PIL import Image
 
     width, height = pictures[0].size

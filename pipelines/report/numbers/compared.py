@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from reelweave.loader.dataset import Dataset, StageTotal
 from reelweave.pipelines.report.numbers.outcomes import Outcomes
-from reelweave.pipelines.report.numbers.scores import BINS, Scores, bin_edges, drawn
+from reelweave.pipelines.report.numbers.scores import BINS, Scores, bin_edges, drawn_mask
 from reelweave.pipelines.report.run.configuration import Configuration, differences, flat
 from reelweave.pipelines.report.run.numbers import distinct_names
 
@@ -69,7 +69,7 @@ def _scores(scores: Sequence[Scores]) -> list[dict[str, Any]]:
     names = sorted({name for score in scores for name in score.columns})
     rows = []
     for name in names:
-        values = [_drawn(score.columns.get(name)) for score in scores]
+        values = [_drawn_values(score.columns.get(name)) for score in scores]
         reach = np.concatenate(values)
         if not len(reach):
             continue
@@ -92,8 +92,8 @@ def _scores(scores: Sequence[Scores]) -> list[dict[str, Any]]:
     return rows
 
 
-def _drawn(column_N: NDArray[np.float64] | None) -> NDArray[np.float64]:
-    return np.zeros(0) if column_N is None else column_N[drawn(column_N)]
+def _drawn_values(column_N: NDArray[np.float64] | None) -> NDArray[np.float64]:
+    return np.zeros(0) if column_N is None else column_N[drawn_mask(column_N)]
 
 
 def _keys(columns: Sequence[pa.ChunkedArray]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from reelweave.pipelines.report.numbers.vector_map import (
     outlier_fence,
     outlier_scores,
     principal_map,
-    reduced,
+    reduce_vectors,
     vector_clusters,
 )
 
@@ -109,7 +109,7 @@ class DatasetMap:
             keys: column of the index.
         """
 
-        def named(rows: NDArray[np.int64]) -> list[str]:
+        def name_clusters(rows: NDArray[np.int64]) -> list[str]:
             return [keys[int(row)].as_py() for row in self.row_M[rows]]
 
         clusters = [
@@ -120,7 +120,7 @@ class DatasetMap:
                 "y": float(self.y_M[own_M].mean(dtype=np.float64)),
                 "likeness": float(self.likeness_M[own_M].mean(dtype=np.float64)),
                 "outliers": int((self.outlier_M[own_M] > self.fence).sum()),
-                "keys": named(rows),
+                "keys": name_clusters(rows),
             }
             for cluster, rows in self.samples.items()
         ]
@@ -133,7 +133,7 @@ class DatasetMap:
                 "x": float(self.x_M[row]),
                 "y": float(self.y_M[row]),
             }
-            for row, key in zip(far[:MOST_OUTLIERS].tolist(), named(far[:MOST_OUTLIERS]), strict=True)
+            for row, key in zip(far[:MOST_OUTLIERS].tolist(), name_clusters(far[:MOST_OUTLIERS]), strict=True)
         ]
         return {
             "problem": self.problem,
@@ -176,7 +176,7 @@ def dataset_map(dataset: Dataset, config: ReportConfig) -> DatasetMap:
         return DatasetMap(
             f"embeddings cannot be read: {error}; run `reelweave verify`", config.projection, without
         )
-    vectors_MD = reduced(stored_MD)
+    vectors_MD = reduce_vectors(stored_MD)
     points_M2, explained = principal_map(vectors_MD)
     wants_umap = config.projection == "umap" and len(chosen) >= _LEAST_FOR_UMAP
     by_umap_M2 = neighbour_map(vectors_MD) if wants_umap else None

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from reelweave.loader.dataset import ACCOUNTING, Dataset, StageTotal, stage_totals
 from reelweave.loader.dataset.schema import STATES
-from reelweave.loader.dataset.tables.accounting import Numbered, grown, seconds_of
+from reelweave.loader.dataset.tables.accounting import Numbered, grow_array, seconds_of
 from reelweave.loader.errors import RunError
 
 _FIRST = {"failed": 0, "duplicate": 1, "filtered": 2}
@@ -134,16 +134,16 @@ class _Sources:
         count = len(self.numbered.names)
         for state, rows in self._rows.items():
             state_rows = np.flatnonzero(pc.equal(accounting.column("state"), state))
-            self._rows[state] = grown(rows, count)
+            self._rows[state] = grow_array(rows, count)
             np.add.at(self._rows[state], number_n[state_rows], 1)
             if state == "kept":
-                self._kept = grown(self._kept, count)
+                self._kept = grow_array(self._kept, count)
                 np.add.at(self._kept, number_n[state_rows], seconds_n[state_rows])
             elif state == "failed":
                 reasons = accounting.column("reason").take(pa.array(state_rows)).to_pylist()
                 for source_number, reason in zip(number_n[state_rows].tolist(), reasons, strict=True):
                     self._reasons.setdefault(source_number, reason)
-        self._total = grown(self._total, count)
+        self._total = grow_array(self._total, count)
         np.add.at(self._total, number_n, seconds_n)
 
     def totals(self) -> list[SourceTotal]:

@@ -100,7 +100,7 @@ class Scores:
     def stats(self, name: str) -> ScoreStats | None:
         """Return the distribution of one score; None where no clip has a value of it."""
         values_N = self.columns[name]
-        drawn_N = drawn(values_N)
+        drawn_N = drawn_mask(values_N)
         values_M, state_M = values_N[drawn_N], self.state_N[drawn_N]
         if not len(values_M):
             return None
@@ -234,7 +234,7 @@ def _of_stages(dataset: Dataset) -> frozenset[str]:
     return frozenset(name for section in scores for name in section if SCORE_NAME.fullmatch(name))
 
 
-def drawn(values_N: NDArray[np.float64]) -> NDArray[np.bool_]:
+def drawn_mask(values_N: NDArray[np.float64]) -> NDArray[np.bool_]:
     """Return which values are drawn: neither missing nor infinite."""
     return np.abs(values_N) < _MOST  # false for NaN
 

@@ -49,7 +49,7 @@ class Clusters:
     likeness_N: Floats
 
 
-def reduced(vectors_ND: Vectors) -> Vectors:
+def reduce_vectors(vectors_ND: Vectors) -> Vectors:
     """Return vectors of at most `MOST_DIMENSIONS` numbers and unit length.
 
     Longer ones are projected on random directions of a fixed seed, which keeps angles to a few hundredths

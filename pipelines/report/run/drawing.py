@@ -56,7 +56,7 @@ def curves(
         (label, step, value, None, None) for label, line in (trends or {}).items() for step, value in line
     ]
     columns = ("", "step", y_title, "lowest", "highest")
-    base = replace(base, spec=_recoloured(base.spec, list(points)))
+    base = replace(base, spec=_recolour_chart(base.spec, list(points)))
     if trends and of:
         _soften(base.spec, list(of))
     if widest == 1:
@@ -73,7 +73,7 @@ def curves(
     return replace(base, spec=spec, rows=rows, columns=columns, note=" ".join(filter(None, [note, said])))
 
 
-def stacked(
+def stack_curves(
     name: str, title: str, series: Series, named: Mapping[str, str], y_title: str, note: str = ""
 ) -> Chart:
     """Return means of curves stacked over the steps.
@@ -88,7 +88,7 @@ def stacked(
     """
     points = {label: line for curve, label in named.items() if (line := series.points(curve))}
     base = lines(name, title, points, "step", y_title, note=note)
-    spec = _recoloured(base.spec, list(named.values()))
+    spec = _recolour_chart(base.spec, list(named.values()))
     spec["mark"] = {"type": "area", "clip": True}
     spec["encoding"]["y"] = {
         "field": "y",
@@ -100,7 +100,7 @@ def stacked(
 
 
 def part_bars(name: str, title: str, parts: Mapping[str, Mapping[str, float]], order: Sequence[str]) -> Chart:
-    """Return a bar of stacked parts for each run, in the order and colours of `stacked`.
+    """Return a bar of stacked parts for each run, in the order and colours of `stack_curves`.
 
     Args:
         name: name of the chart.
@@ -109,7 +109,7 @@ def part_bars(name: str, title: str, parts: Mapping[str, Mapping[str, float]], o
         order: all parts.
     """
     base = bars(name, title, parts, "seconds")
-    return replace(base, spec=_in_order(_recoloured(base.spec, order), order))
+    return replace(base, spec=_in_order(_recolour_chart(base.spec, order), order))
 
 
 def cascades(name: str, title: str, slices: Sequence[Slice], note: str = "") -> Chart:
@@ -236,7 +236,7 @@ def wait_map(name: str, title: str, ranks: RankTable, slow: Collection[int], not
     return replace(base, spec=spec, columns=("", "waited", "came last, steps", "peak, GiB"), rows=rows)
 
 
-def _recoloured(spec: Mapping[str, Any], series: Sequence[str]) -> dict[str, Any]:
+def _recolour_chart(spec: Mapping[str, Any], series: Sequence[str]) -> dict[str, Any]:
     """Return a specification with colours in the order of its series, and a legend that breaks into lines."""
     colour = {**spec["encoding"]["color"], "scale": {"domain": list(series)}}
     if len(series) > 1:

@@ -88,8 +88,8 @@ class _Kind:
     def losses(self) -> LossCurves:
         return LossCurves(
             self.whole.series(),
-            _ordered(self.buckets.series()),
-            _ordered(self.times.series()),
+            _order_series(self.buckets.series()),
+            _order_series(self.times.series()),
             sorted(self.buckets.left_out),
         )
 
@@ -109,7 +109,7 @@ def read_losses(run: Path) -> AllLosses:
     return AllLosses(train.losses(), held_out.losses(), held_out.best, unreadable)
 
 
-def _ordered(series: dict[str, Series]) -> dict[str, Series]:
+def _order_series(series: dict[str, Series]) -> dict[str, Series]:
     """Return series by the numbers in their names: sizes of buckets, quartiles."""
     return dict(sorted(series.items(), key=lambda item: (_numbers(item[0]), item[0])))
 

@@ -108,7 +108,7 @@ def _read_run(folder: Path, name: str, memory_gib: float | None) -> RunNumbers:
         name=name,
         folder=str(folder),
         total_steps=total,
-        left_s=_left(steps, total),
+        left_s=_seconds_left(steps, total),
         memory_limit_gib=limit,
         steps=steps,
         losses=losses,
@@ -123,7 +123,7 @@ def _read_run(folder: Path, name: str, memory_gib: float | None) -> RunNumbers:
     )
 
 
-def _left(steps: Steps, total: int | None) -> float | None:
+def _seconds_left(steps: Steps, total: int | None) -> float | None:
     recent = steps.recent
     if total is None or steps.last is None or steps.last >= total or recent.step_s is None:
         return None

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from reelweave.pipelines.report.run.drawing import cascades, curves, part_bars, stacked, wait_map
+from reelweave.pipelines.report.run.drawing import cascades, curves, part_bars, stack_curves, wait_map
 from reelweave.pipelines.report.run.metrics import PARTS
 from reelweave.pipelines.report.run.numbers import RunNumbers, RunsNumbers
 from reelweave.pipelines.report.run.samples import poster
@@ -122,17 +122,17 @@ def _figures(run: RunNumbers) -> dict[str, str]:
     of = f" of {run.total_steps:,}" if run.total_steps else ""
     last = run.checkpoints.last_complete
     return {
-        "loss now": _told(recent.loss, "{:.4g}"),
-        "held-out loss": _told(best.last if best else None, "{:.4g}"),
+        "loss now": _format_value(recent.loss, "{:.4g}"),
+        "held-out loss": _format_value(best.last if best else None, "{:.4g}"),
         "steps done": f"{steps.last or 0:,}{of}",
         "left at this pace": _told_duration(run.left_s),
         "a step": _told_duration(recent.step_s),
-        "MFU": _told(recent.mfu, "{:.1%}"),
-        "TFLOPS": _told(None if recent.flops_per_s is None else recent.flops_per_s / 1e12, "{:,.3g}"),
-        "tokens/s": _told(recent.tokens_per_s, "{:,.0f}"),
-        "samples/s": _told(recent.samples_per_s, "{:,.3g}"),
-        "waiting for slow ranks": _told(steps.whole.wait_share, "{:.1%}") if steps.waits else "",
-        "peak memory": _told(steps.peak_gib, "{:.1f} GiB"),
+        "MFU": _format_value(recent.mfu, "{:.1%}"),
+        "TFLOPS": _format_value(None if recent.flops_per_s is None else recent.flops_per_s / 1e12, "{:,.3g}"),
+        "tokens/s": _format_value(recent.tokens_per_s, "{:,.0f}"),
+        "samples/s": _format_value(recent.samples_per_s, "{:,.3g}"),
+        "waiting for slow ranks": _format_value(steps.whole.wait_share, "{:.1%}") if steps.waits else "",
+        "peak memory": _format_value(steps.peak_gib, "{:.1f} GiB"),
         "last checkpoint": "" if last is None else f"step {last:,}",
         "bad samples": f"{run.bad_samples.count:,}" if run.bad_samples.count else "",
     }
@@ -195,11 +195,11 @@ def _time_charts(runs: Sequence[RunNumbers]) -> Iterator[Chart]:
         yield part_bars("parts", "Parts of a step, mean over the run", parts, list(named.values()))
     if len(runs) == 1 and parts:
         note = "Mean over all ranks; waiting is for the last rank's gradients."
-        yield stacked("parts-steps", "Parts of a step", runs[0].steps.series, named, "seconds", note)
-    yield from _drawn("step-time", "Time of a step", runs, "step_s", "seconds")
-    yield from _drawn("mfu", "Model FLOPs utilization (MFU)", runs, "mfu", "share of the peak")
-    yield from _drawn("tokens", "Throughput", runs, "tokens_per_s", "tokens/s")
-    yield from _drawn("pauses", "Pauses between steps", runs, "pause_s", "seconds")
+        yield stack_curves("parts-steps", "Parts of a step", runs[0].steps.series, named, "seconds", note)
+    yield from _draw_charts("step-time", "Time of a step", runs, "step_s", "seconds")
+    yield from _draw_charts("mfu", "Model FLOPs utilization (MFU)", runs, "mfu", "share of the peak")
+    yield from _draw_charts("tokens", "Throughput", runs, "tokens_per_s", "tokens/s")
+    yield from _draw_charts("pauses", "Pauses between steps", runs, "pause_s", "seconds")
     waits = {
         _label(run, len(runs) > 1, f"rank {wait.rank}"): {"waited for it": wait.waited_s}
         for run in runs
@@ -210,7 +210,7 @@ def _time_charts(runs: Sequence[RunNumbers]) -> Iterator[Chart]:
         max_ranks = max(len(run.steps.waits) for run in runs)
         note += f" The {MOST_RANKS} worst of {max_ranks:,} ranks." if max_ranks > MOST_RANKS else ""
         yield bars("waits", "Which ranks the others waited for", waits, "seconds", note)
-        yield from _drawn("wait-longest", "Longest wait of a rank", runs, "wait_max_s", "seconds")
+        yield from _draw_charts("wait-longest", "Longest wait of a rank", runs, "wait_max_s", "seconds")
     for run_index, run in enumerate(runs):
         if run.ranks.rows:
             yield _wait_chart(
@@ -230,9 +230,11 @@ def _wait_chart(name: str, title: str, run: RunNumbers) -> Chart:
 
 
 def _optimizer_charts(runs: Sequence[RunNumbers]) -> Iterator[Chart]:
-    yield from _drawn("lr", "Learning rate", runs, "lr", "learning rate")
-    yield from _drawn("grad-norm", "Gradient norm before clipping", runs, "grad_norm", "norm", log_y=True)
-    yield from _drawn("memory", "Peak memory of the rank with most", runs, "peak_gib", "GiB")
+    yield from _draw_charts("lr", "Learning rate", runs, "lr", "learning rate")
+    yield from _draw_charts(
+        "grad-norm", "Gradient norm before clipping", runs, "grad_norm", "norm", log_y=True
+    )
+    yield from _draw_charts("memory", "Peak memory of the rank with most", runs, "peak_gib", "GiB")
 
 
 def _score_charts(runs: Sequence[RunNumbers]) -> Iterator[Chart]:
@@ -264,7 +266,7 @@ def _cascade_charts(runs: Sequence[RunNumbers]) -> Iterator[Chart]:
         yield cascades(f"cascades-{run_index}", f"{of} {last.step:,}", run.timelines.last, note)
 
 
-def _drawn(
+def _draw_charts(
     name: str, title: str, runs: Sequence[RunNumbers], curve: str, y_title: str, log_y: bool = False
 ) -> Iterator[Chart]:
     """Yield the chart of one curve of all runs, if any has values."""
@@ -330,7 +332,7 @@ def _or_absent(value: str | None) -> str:
     return "(absent)" if value is None else value
 
 
-def _told(value: float | None, shape: str) -> str:
+def _format_value(value: float | None, shape: str) -> str:
     return "" if value is None else shape.format(value)
 
 

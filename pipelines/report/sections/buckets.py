@@ -42,7 +42,7 @@ def bucket_section(
             }
             for bucket in buckets
         ],
-        "oversized": oversized(buckets),
+        "oversized": advise_oversized(buckets),
     }
 
 
@@ -51,7 +51,7 @@ def bound_shown(bound: str, over_limit: float | None) -> str:
     return bound if over_limit is None or over_limit < _CLEARLY_OVER else f"{bound} ({over_limit:.3g} x)"
 
 
-def oversized(buckets: Sequence[Mapping[str, Any]]) -> str:
+def advise_oversized(buckets: Sequence[Mapping[str, Any]]) -> str:
     """Return advice for buckets in which one sample far exceeds the compute budget, "" without any.
 
     Args:

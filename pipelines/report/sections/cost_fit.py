@@ -43,11 +43,11 @@ def cost_fit_section(figures: Mapping[str, Any] | None) -> dict[str, Any] | None
             )
             for fit in fits.values()
         ],
-        "charts": [_measured(figures), *_errors(figures)],
+        "charts": [_measured_chart(figures), *_errors(figures)],
     }
 
 
-def _measured(figures: Mapping[str, Any]) -> Chart:
+def _measured_chart(figures: Mapping[str, Any]) -> Chart:
     """Return the measured times over S with the curve of the first fit, by B."""
     shapes = figures["shapes"]
     batches = sorted({shape["batch"] for shape in shapes})[:_MOST_BATCHES]

@@ -70,7 +70,7 @@ class RunPages:
             if self._made:
                 return
             raise RunError(f"the run cannot be read now: {error}") from error
-        page, beside = run_page(figures, _served, live=True)
+        page, beside = run_page(figures, _serve_page, live=True)
         content = page.encode()
         version = {"version": hashlib.sha256(content).hexdigest()}
         self._made = {**beside, "index.html": content, STATE: json.dumps(version).encode()}
@@ -92,7 +92,7 @@ class RunPages:
         return ClipBytes(storage, path, 0, info.size, file.suffix[1:], "")
 
 
-def _served(run_index: int, path: str) -> str:
+def _serve_page(run_index: int, path: str) -> str:
     return f"runs/{run_index}/{path}"
 
 

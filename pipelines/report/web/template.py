@@ -29,11 +29,11 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["shown"] = _shown
+    environment.filters["shown"] = _format_cell
     return environment
 
 
-def _shown(cell: Any) -> str:
+def _format_cell(cell: Any) -> str:
     """Return a cell of a table as people read it."""
     if cell is None:
         return ""

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from reelweave.curate.caption import Caption, CaptionConfig, Captioner, availability
-from reelweave.curate.caption.captioner import shortened
+from reelweave.curate.caption.captioner import shorten_text
 from reelweave.curate.caption.models.backend import Ask, Draft
 from reelweave.curate.caption.prompts import PROMPTS, prompt_text, sha256
 from reelweave.curate.caption.windows import CaptionWindow, pictures_of, windows
@@ -242,9 +242,9 @@ def test_every_window_has_a_picture() -> None:
 
 
 def test_captions_shorten_at_the_end_of_a_sentence() -> None:
-    assert shortened("One two. Three four. Five.", 21) == "One two. Three four."
-    assert shortened("One two three", 9) == "One two"
-    assert shortened("Short.", 9) == "Short."
+    assert shorten_text("One two. Three four. Five.", 21) == "One two. Three four."
+    assert shorten_text("One two three", 9) == "One two"
+    assert shorten_text("Short.", 9) == "Short."
 
 
 def test_a_prompt_is_a_variant_or_a_sentence() -> None:

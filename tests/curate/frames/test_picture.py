@@ -11,7 +11,7 @@ import pytest
 from av.video.frame import VideoFrame
 
 from reelweave.curate.frames.decode.decoder import Decoder
-from reelweave.curate.frames.interlace import deinterlaced
+from reelweave.curate.frames.interlace import deinterlace
 from reelweave.curate.frames.picture import Finisher, Geometry, geometry
 from reelweave.curate.frames.source import open_video
 from reelweave.loader.dataset.colour import hdr
@@ -314,14 +314,14 @@ def test_the_comb_of_moving_fields_is_gone() -> None:
 
 def test_progressive_frames_pass_deinterlacing_untouched() -> None:
     frames = [plain(number) for number in range(5)]
-    assert all(out is frame for out, frame in zip(deinterlaced(frames), frames, strict=True))
+    assert all(out is frame for out, frame in zip(deinterlace(frames), frames, strict=True))
 
 
 def test_frames_of_changing_kind_keep_their_order_and_number() -> None:
     fields, _ = decoded(interlaced("libx264", "mp4", 6), deinterlace=False)
     large, _ = decoded(interlaced("mpeg2video", "mpegts", 5, (320, 256)), deinterlace=False)
     mixed = [plain(0), *fields, plain(3), plain(4), *large, *fields[:1], plain(7)]
-    out = list(deinterlaced(mixed))
+    out = list(deinterlace(mixed))
     assert [(frame.width, frame.pts) for frame in out] == [(frame.width, frame.pts) for frame in mixed]
     assert not any(frame.interlaced_frame for frame in out)
     assert [number_of(out[place]) for place in (0, 7, 8, -1)] == [0, 3, 4, 7]
@@ -330,7 +330,7 @@ def test_frames_of_changing_kind_keep_their_order_and_number() -> None:
 def test_the_end_of_the_input_costs_no_frame() -> None:
     fields, _ = decoded(interlaced("libx264", "mp4", 3), deinterlace=False)
     for count in (1, 2, 3):
-        assert len(list(deinterlaced(fields[:count]))) == count
+        assert len(list(deinterlace(fields[:count]))) == count
 
 
 def test_deinterlacing_and_turning_work_together(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from reelweave.curate.frames.decode.decoder import Decoder
 from reelweave.curate.frames.frame_times import FrameTimes, source_frames, timeline
 from reelweave.curate.frames.source import open_video
-from reelweave.curate.frames.telecine import FieldDifferences, Pulldown, inverted
+from reelweave.curate.frames.telecine import FieldDifferences, Pulldown, invert_pulldown
 from tests.cutting import curated
 from tests.media import read_numbers
 from tests.telecine import NTSC, fields_of, woven
@@ -73,7 +73,7 @@ def constant(frames: int, rate: Fraction) -> FrameTimes:
 @pytest.mark.parametrize("phase", range(5))
 def test_each_frame_of_the_film_is_shown_once_wherever_its_cadence_begins(phase: int) -> None:
     repeats = tuple(range(phase, 100, 5))
-    line = inverted(constant(100, NTSC), Pulldown("tff", repeats))
+    line = invert_pulldown(constant(100, NTSC), Pulldown("tff", repeats))
     assert line.rate == FILM
     assert (np.diff(line.times_s) > 0).all()
     assert line.times_s[-1] == constant(100, NTSC).times_s[-1]

@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 from reelweave.curate.models.clip_frames import Fault, clip_pictures
-from reelweave.curate.models.embed import ClipEmbedder, EmbedConfig, Embedding, pooled
+from reelweave.curate.models.embed import ClipEmbedder, EmbedConfig, Embedding, pool_frames
 from reelweave.loader.errors import UsageError
 from tests.media import write_video
 from tests.tiny_models import Program, tiny_open_clip
@@ -40,7 +40,7 @@ def test_an_embedding_is_the_mean_of_the_pictures_vectors(model: Path, clips: li
     assert found.frames.shape == (8, 32)
     assert found.vector.dtype == np.float16
     np.testing.assert_allclose(np.linalg.norm(found.frames, axis=1), 1, atol=1e-5)
-    np.testing.assert_array_equal(found.vector, pooled(found.frames).astype(np.float16))
+    np.testing.assert_array_equal(found.vector, pool_frames(found.frames).astype(np.float16))
     np.testing.assert_allclose(found.times_s[[0, -1]], [1 / 25, 28 / 25])
 
 
@@ -185,8 +185,8 @@ def test_the_perceptual_embedding_knows_no_words() -> None:
 
 
 def test_vectors_that_cancel_have_no_mean() -> None:
-    assert pooled(np.array([[1, 0], [-1, 0]], np.float32)) is None
-    assert pooled(np.array([[np.nan, 0]], np.float32)) is None
+    assert pool_frames(np.array([[1, 0], [-1, 0]], np.float32)) is None
+    assert pool_frames(np.array([[np.nan, 0]], np.float32)) is None
 
 
 def test_clips_are_prepared_where_no_model_is(tmp_path: Path, clips: list[bytes]) -> None:

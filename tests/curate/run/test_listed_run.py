@@ -19,7 +19,7 @@ from reelweave.curate.run.curate import Outcome, curate
 from reelweave.curate.shots.listed import listed_spans
 from reelweave.curate.source_pass.cut_source import CutSource
 from reelweave.curate.source_pass.scan import scan
-from reelweave.curate.sources.segments import Segment, ordered
+from reelweave.curate.sources.segments import Segment, sort_segments
 from reelweave.curate.takedown.removal import remove
 from reelweave.loader.dataset import Removal, open_dataset, verify
 from reelweave.loader.errors import UsageError
@@ -431,7 +431,9 @@ def test_listed_segments_are_encoded_while_their_film_is_scanned(
     film = write_video(tmp_path / "a.mp4", (60, 60, 60))
     rate = 25 if unit == "frame" else 1
     bounds = [(0, 1.2), (1.2, 3.0), (2.0, 4.0), (3.2, 3.4), (5.48, 7.2)]
-    segments = ordered(Segment(round(start * rate, 3), round(end * rate, 3), unit) for start, end in bounds)
+    segments = sort_segments(
+        Segment(round(start * rate, 3), round(end * rate, 3), unit) for start, end in bounds
+    )
     stage = LISTED.source_stage()
     with film.open("rb") as file, scan(file, stage, segments) as seen:
         found = listed_spans(seen.timeline, seen.transitions, None, stage.spans, segments)

@@ -27,14 +27,14 @@ from reelweave.curate.ledger.records import (
 )
 from reelweave.curate.models.clip_frames import Fault
 from reelweave.curate.run.shard import ShardPlan, plan_shards
-from reelweave.curate.run.tables.clips import KEPT, from_records, joined, scores_map, to_records
+from reelweave.curate.run.tables.clips import KEPT, concat_clips, from_records, scores_map, to_records
 from reelweave.curate.run.tables.columns import column
 from reelweave.curate.run.tables.compare import qualities
-from reelweave.curate.run.tables.judge import judged, token_counts
+from reelweave.curate.run.tables.judge import judge_clips, token_counts
 from reelweave.curate.run.tables.kept import KeptClips, half_digests
 from reelweave.curate.run.tables.results import RESULTS, from_entries, to_results
 from reelweave.curate.run.tables.samples import samples_of, vector_column, vectors_of
-from reelweave.curate.run.verdict import judged as judged_record
+from reelweave.curate.run.verdict import judge_record as judged_record
 from reelweave.curate.sources.inputs import SourceRef
 from reelweave.loader.errors import RunError
 from reelweave.loader.text import count_tokens
@@ -165,14 +165,14 @@ def same(one: Record, other: Record) -> bool:
 def test_columns_are_judged_as_records_are() -> None:
     clips, found = records(1500), results(1500)
     numbers = numbers_of(clips)
-    table = judged(from_records(clips, numbers), tables_of(found), FILTERS, SHARD, WAITING)
+    table = judge_clips(from_records(clips, numbers), tables_of(found), FILTERS, SHARD, WAITING)
     reasons = set()
     for clip, own, now in zip(clips, found, as_records(table, list(numbers)), strict=True):
         expected = judged_record(clip, own, FILTERS, SHARD, WAITING)
         assert same(now, expected), (now, expected)
         reasons.add((expected.state, expected.stage, expected.bin, expected.split))
     assert len(reasons) > 20
-    again = judged(table, tables_of(found), FILTERS, SHARD, WAITING)
+    again = judge_clips(table, tables_of(found), FILTERS, SHARD, WAITING)
     assert again.drop_columns(_nan(again)).equals(table.drop_columns(_nan(table)))
 
 
@@ -241,7 +241,7 @@ def test_shards_are_filled_in_order_of_keys_up_to_their_limit() -> None:
     clips = [replace(one, state="kept") for one in records(400)]
     numbers = numbers_of(clips)
     filters = FilterConfig(**dict.fromkeys(FilterConfig.model_fields))
-    table = judged(from_records(clips, numbers), {}, filters, SHARD, {})
+    table = judge_clips(from_records(clips, numbers), {}, filters, SHARD, {})
     sources = [SourceRef(uri, 1, "v", attributes={"licence": "CC-BY", "b": uri}) for uri in numbers]
     places = pa.table({name: pa.nulls(len(clips), pa.string()) for name in ("shard", "offset", "size")})
     vectors = vector_column(np.zeros((len(clips), 2), np.float16), np.arange(len(clips)) % 3 > 0)
@@ -280,9 +280,9 @@ def test_more_clips_than_columns_hold_are_refused(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("reelweave.curate.run.tables.clips.MOST_CLIPS", 15)
     clips = records(10)
     table = from_records(clips, numbers_of(clips))
-    assert len(joined([table])) == 10
+    assert len(concat_clips([table])) == 10
     with pytest.raises(RunError, match="one run holds 15 clips; curate parts"):
-        joined([table, table])
+        concat_clips([table, table])
     none = np.zeros(0, bool)
     parts = [KeptClips.of(table.slice(0, 0), none, np.zeros(0, np.int64))] * 2
     assert len(KeptClips.joined(parts)) == 0

@@ -17,7 +17,7 @@ from reelweave.curate.run.sample_run import forecast_curation
 from reelweave.curate.takedown.removal import remove
 from reelweave.loader.dataset import DatasetWriter, Removal, verify
 from reelweave.loader.errors import RunError
-from reelweave.loader.storage import Storage, StorageConfig, leased, open_storage
+from reelweave.loader.storage import Storage, StorageConfig, hold_lease, open_storage
 from tests.media import write_video
 from tests.s3server import make_bucket, s3_server
 from tests.thorough import beyond, but, thorough
@@ -164,7 +164,7 @@ COMMANDS: dict[str, Callable[[Path, str], object]] = {
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_that_writes_asks_for_the_lease_first(raw: Path, tmp_path: Path, command: str) -> None:
     out = tmp_path / "out"
-    with leased(open_storage(out), "another command"):
+    with hold_lease(open_storage(out), "another command"):
         before = sorted(out.rglob("*"))
         with pytest.raises(RunError, match=f"process {os.getpid()}, another command"):
             COMMANDS[command](raw, str(out))

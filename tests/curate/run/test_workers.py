@@ -8,7 +8,14 @@ import pytest
 from reelweave.curate.run.runners.passes import Pass, plan_notes
 from reelweave.curate.run.runners.replanning import Kept
 from reelweave.curate.run.runners.reservations import Resources, worker_capacity
-from reelweave.curate.run.runners.workers import Load, StageState, balance, longest_calls, patience_s, planned
+from reelweave.curate.run.runners.workers import (
+    Load,
+    StageState,
+    balance,
+    longest_calls,
+    patience_s,
+    plan_workers,
+)
 
 CPU = Resources(1.0)
 EIGHT = [Resources(8, 0, 32_000)]
@@ -76,27 +83,29 @@ def test_calls_that_loaded_a_model_are_not_its_rate() -> None:
 
 def test_work_is_what_waits_and_what_is_still_to_come() -> None:
     # 90 sources of 1 s are left to cut; 9 clips wait and 180 come, of 0.5 s: as much for both stages.
-    assert planned([CUT, EMBED], 100, EIGHT) == {"embed": 4}
-    assert planned([CUT, EMBED], 12, EIGHT) == {"embed": 6}  # 2 s of cutting against 6.5 s of what waits, too
+    assert plan_workers([CUT, EMBED], 100, EIGHT) == {"embed": 4}
+    assert plan_workers([CUT, EMBED], 12, EIGHT) == {
+        "embed": 6
+    }  # 2 s of cutting against 6.5 s of what waits, too
     ended = replace(CUT, ended=True)
-    assert planned([ended, EMBED], 10, EIGHT) == {"embed": 8}
+    assert plan_workers([ended, EMBED], 10, EIGHT) == {"embed": 8}
     slow_to_start = replace(EMBED, seconds=15.0, longest=(10.0,))
-    assert planned([ended, slow_to_start], 10, EIGHT) == {"embed": 1}  # 4.5 s are left
+    assert plan_workers([ended, slow_to_start], 10, EIGHT) == {"embed": 1}  # 4.5 s are left
 
 
 def test_new_nodes_are_used_and_lost_ones_are_not_counted() -> None:
-    assert planned([CUT, EMBED], 100, EIGHT * 2) == {"embed": 8}
-    assert planned([CUT, EMBED], 100, [Resources(2, 0, 32_000)]) == {"embed": 1}
+    assert plan_workers([CUT, EMBED], 100, EIGHT * 2) == {"embed": 8}
+    assert plan_workers([CUT, EMBED], 100, [Resources(2, 0, 32_000)]) == {"embed": 1}
 
 
 def test_nothing_is_planned_before_all_stages_are_measured_but_for_what_nobody_else_wants() -> None:
     fresh = StageState("embed", CPU, pooled=True)
     on_gpu = StageState("captions", Resources(1, 0.5), pooled=True, batch=8)
     nodes = [Resources(8, 2, 32_000)]
-    assert planned([CUT, fresh], 100, EIGHT) == {}
-    assert planned([CUT, on_gpu], 100, nodes) == {"captions": 4}
-    assert planned([CUT, on_gpu, StageState("other", Resources(1, 0.5), pooled=True)], 100, nodes) == {}
-    assert planned([on_gpu], 17, nodes) == {"captions": 3}  # calls of eight
+    assert plan_workers([CUT, fresh], 100, EIGHT) == {}
+    assert plan_workers([CUT, on_gpu], 100, nodes) == {"captions": 4}
+    assert plan_workers([CUT, on_gpu, StageState("other", Resources(1, 0.5), pooled=True)], 100, nodes) == {}
+    assert plan_workers([on_gpu], 17, nodes) == {"captions": 3}  # calls of eight
 
 
 def test_workers_that_load_for_long_are_moved_seldom() -> None:

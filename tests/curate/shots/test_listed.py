@@ -11,7 +11,7 @@ from reelweave.curate.frames.frame_times import Damage, FrameTimes
 from reelweave.curate.shots import Transition
 from reelweave.curate.shots.listed import MOST_LAYERS, frames_of, layers_of, listed_spans
 from reelweave.curate.shots.spans import Span, SpanConfig
-from reelweave.curate.sources.segments import Segment, ordered
+from reelweave.curate.sources.segments import Segment, sort_segments
 
 ANY = SpanConfig(min_clip_s=0, max_clip_s=1000)
 
@@ -21,7 +21,7 @@ def line(frames: int, damage: tuple[Damage, ...] = (), breaks: tuple[int, ...] =
 
 
 def spans(segments: list[Segment], config: SpanConfig = ANY, **options: object) -> list[Span]:
-    return listed_spans(line(200, **options), [], None, config, ordered(segments))
+    return listed_spans(line(200, **options), [], None, config, sort_segments(segments))
 
 
 def kept(found: list[Span]) -> list[tuple[int, int, int | None]]:
@@ -102,7 +102,7 @@ def test_overlapping_segments_are_kept_behind_the_adjacent_ones_where_asked() ->
 def test_a_shot_within_two_overlapping_segments_is_one_clip() -> None:
     keep = ANY.model_copy(update={"overlapping": "keep", "listed": "shots"})
     cuts = [Transition(at - 1, at, "cut") for at in (75, 100)]
-    found = listed_spans(line(200), cuts, None, keep, ordered([Segment(2, 5), Segment(1, 4)]))
+    found = listed_spans(line(200), cuts, None, keep, sort_segments([Segment(2, 5), Segment(1, 4)]))
     assert kept(found) == [(25, 75, 0), (75, 100, 0), (50, 75, 1), (100, 125, 1)]
     assert [one[2] for one in refused(found)] == [
         "the same shot is a clip of another listed segment, which overlaps this one"
@@ -220,7 +220,7 @@ def test_every_second_and_every_segment_is_accounted_for(mode: str) -> None:
         damage = (Damage(60, 70, "x"),) if rng.random() < 0.3 else ()
         transitions = [Transition(89, 100, "gradual"), Transition(140, 141, "cut")]
         rules = SpanConfig(min_clip_s=rng.choice([0, 1]), max_clip_s=rng.choice([1, 4]), listed=mode)
-        found = listed_spans(line(200, damage), transitions, None, rules, ordered(segments))
+        found = listed_spans(line(200, damage), transitions, None, rules, sort_segments(segments))
         assert_whole(found, 8.0)
-        assert {one.segment for one in found} - {None} == set(range(len(ordered(segments))))
+        assert {one.segment for one in found} - {None} == set(range(len(sort_segments(segments))))
         assert all(one.first < one.last for one in found if one.fault is None)

@@ -10,7 +10,7 @@ import pytest
 from reelweave.curate.ledger.ledger import Ledger
 from reelweave.curate.ledger.records import Record, SourceSummary
 from reelweave.curate.run.runners.progress import ClipMeter, Finished, Meter, Progress
-from reelweave.curate.source_pass.at_work import at_work, noted, watching
+from reelweave.curate.source_pass.at_work import at_work, note_progress, watching
 from reelweave.curate.sources.inputs import SourceRef
 from reelweave.loader.storage import open_storage
 
@@ -24,7 +24,7 @@ def test_a_long_source_says_how_far_it_is(ledger: Ledger) -> None:
     seen: list[Progress] = []
     sources = [SourceRef("raw/film.mp4", 4000, "v"), SourceRef("raw/other.mp4", 10, "v")]
     meter = Meter(sources, Finished(), seen.append, ledger)
-    with noted(io.BytesIO(bytes(4000)), ledger, "id", "raw/film.mp4", 4000, every_s=0) as file:
+    with note_progress(io.BytesIO(bytes(4000)), ledger, "id", "raw/film.mp4", 4000, every_s=0) as file:
         assert file.read(1000) == bytes(1000)
         meter.show_at_work()
         file.seek(3000)
@@ -53,7 +53,7 @@ def test_finished_sources_are_counted_by_state_and_stay_in_the_status_of_later_s
 
 
 def test_a_source_that_is_quick_writes_nothing(ledger: Ledger, tmp_path: Path) -> None:
-    with noted(io.BytesIO(bytes(100)), ledger, "id", "raw/film.mp4", 100) as file:
+    with note_progress(io.BytesIO(bytes(100)), ledger, "id", "raw/film.mp4", 100) as file:
         file.read()
         assert not any(path.is_file() for path in tmp_path.rglob("*"))
 

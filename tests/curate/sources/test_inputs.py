@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from reelweave.curate.sources.inputs import SourceRef, list_sources, shown
+from reelweave.curate.sources.inputs import SourceRef, list_sources, redact_input
 from reelweave.loader.errors import UsageError
 from reelweave.loader.storage import StorageConfig, WebError, open_object, open_storage
 from tests.httpserver import WebServer, web_server
@@ -555,9 +555,9 @@ def test_what_lets_one_in_is_kept_apart_from_what_is_shown(web: WebServer, folde
         assert "hidden" not in repr(found)
         storage, name = open_object(found.location, CONFIG)
         assert storage.read(name) == b"video"
-    assert shown(secret) == found.uri
-    assert "hidden" not in shown(secret)
-    assert shown("raw/what?.mp4") == "raw/what?.mp4"
+    assert redact_input(secret) == found.uri
+    assert "hidden" not in redact_input(secret)
+    assert redact_input("raw/what?.mp4") == "raw/what?.mp4"
 
 
 def test_a_server_that_denies_access_fails_its_sources_of_a_list_only(web: WebServer, folder: Path) -> None:

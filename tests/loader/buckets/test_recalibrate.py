@@ -10,7 +10,7 @@ import pytest
 from reelweave.loader.buckets.assignment import Budgets
 from reelweave.loader.buckets.cost import Cost, LinearQuadraticCost, PowerCost, seconds
 from reelweave.loader.buckets.cost_fit import Timings
-from reelweave.loader.buckets.recalibrate import RecalibrateConfig, recalibrated
+from reelweave.loader.buckets.recalibrate import RecalibrateConfig, recalibrate
 from reelweave.loader.paper.plan_metrics import idle
 from reelweave.loader.paper.workloads import WORKLOADS
 from reelweave.loader.plan.policy import StepLayout, place
@@ -62,9 +62,9 @@ class Cluster:
 def test_a_cost_that_drifts_is_followed_and_ranks_wait_no_longer() -> None:
     cluster = Cluster()
     timings, at_first = cluster.run(START, START)
-    assert not recalibrated(START, timings, CONFIG).changed
+    assert not recalibrate(START, timings, CONFIG).changed
     timings, drifted = cluster.run(START, SLOWER)
-    found = recalibrated(START, timings, CONFIG)
+    found = recalibrate(START, timings, CONFIG)
     assert found.changed
     assert not found.odd_ranks
     _, mended = cluster.run(found.cost, SLOWER)
@@ -78,7 +78,7 @@ def test_a_cost_that_drifts_is_followed_and_ranks_wait_no_longer() -> None:
 def test_a_wrong_first_guess_is_mended_at_the_first_set_point() -> None:
     cluster = Cluster()
     timings, before = cluster.run(PowerCost(scale_s=3e-9), SLOWER)
-    found = recalibrated(PowerCost(scale_s=3e-9), timings, CONFIG)
+    found = recalibrate(PowerCost(scale_s=3e-9), timings, CONFIG)
     assert found.changed
     assert cluster.run(found.cost, SLOWER)[1] < 0.2 * before
 
@@ -88,14 +88,14 @@ def test_noise_and_stragglers_change_nothing(noise: float, stragglers: float) ->
     cluster = Cluster(noise, stragglers)
     for _ in range(4):
         timings, _ = cluster.run(START, START, steps=8)
-        found = recalibrated(START, timings, CONFIG)
+        found = recalibrate(START, timings, CONFIG)
         assert not found.changed
         assert not found.odd_ranks
 
 
 def test_stragglers_do_not_make_the_cost_dearer() -> None:
     timings, _ = Cluster(noise=0.02, stragglers=0.15).run(START, SLOWER)
-    found = recalibrated(START, timings, CONFIG)
+    found = recalibrate(START, timings, CONFIG)
     assert found.changed
     assert float(seconds(found.cost, 2, 20_000)) == pytest.approx(float(seconds(SLOWER, 2, 20_000)), rel=0.03)
     assert "left out" in found.reason
@@ -104,21 +104,21 @@ def test_stragglers_do_not_make_the_cost_dearer() -> None:
 def test_too_little_to_go_by_changes_nothing_and_says_so() -> None:
     timings, _ = Cluster().run(START, SLOWER, steps=1)
     few = timings.where(np.arange(50))
-    assert recalibrated(START, few, CONFIG).reason == "50 of 100 microbatches measured"
+    assert recalibrate(START, few, CONFIG).reason == "50 of 100 microbatches measured"
     alike = Timings(np.full(200, 2), np.full(200, 9000), np.full(200, 1.0))
-    assert "sequence lengths were measured" in recalibrated(START, alike, CONFIG).reason
+    assert "sequence lengths were measured" in recalibrate(START, alike, CONFIG).reason
 
 
 def test_every_rank_decides_the_same() -> None:
     timings, _ = Cluster().run(START, SLOWER)
-    assert recalibrated(START, timings, CONFIG) == recalibrated(START, timings, CONFIG)
+    assert recalibrate(START, timings, CONFIG) == recalibrate(START, timings, CONFIG)
 
 
 # One machine that is throttled; half of a cluster, whose other half is the measure.
 @pytest.mark.parametrize("slow", [(3,), range(16)], ids=["one", "half"])
 def test_ranks_that_are_slow_at_everything_are_named_and_the_cost_is_kept(slow) -> None:
     timings, waited = Cluster(odd=dict.fromkeys(slow, 1.3)).run(START, START)
-    found = recalibrated(START, timings, CONFIG)
+    found = recalibrate(START, timings, CONFIG)
     assert waited > 0.1
     assert not found.changed
     assert sorted(found.odd_ranks) == list(slow)
@@ -131,13 +131,13 @@ def test_ranks_that_are_slow_at_everything_are_named_and_the_cost_is_kept(slow) 
 def test_without_ranks_half_a_slow_cluster_makes_the_cost_dearer() -> None:
     """What the test above would not notice if ranks were not looked at."""
     timings, _ = Cluster(odd=dict.fromkeys(range(16), 1.3)).run(START, START)
-    assert recalibrated(START, replace(timings, rank=None), CONFIG).error > CONFIG.keep_error
+    assert recalibrate(START, replace(timings, rank=None), CONFIG).error > CONFIG.keep_error
 
 
 def test_a_wrong_cost_is_mended_beside_slow_ranks() -> None:
     cluster = Cluster(odd={1: 2.0, 5: 1.4, 9: 0.7})
     timings, _ = cluster.run(START, SLOWER)
-    found = recalibrated(START, timings, CONFIG)
+    found = recalibrate(START, timings, CONFIG)
     assert found.changed
     assert found.odd_ranks == pytest.approx({1: 2.0, 5: 1.4, 9: 0.7}, rel=0.03)
     planned, true = (seconds(cost, timings.batch, timings.length) for cost in (found.cost, SLOWER))

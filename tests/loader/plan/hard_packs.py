@@ -8,7 +8,7 @@ import numpy as np
 
 from reelweave.loader.base.arrays import Floats, Places
 from reelweave.loader.plan.balance import least_load
-from reelweave.loader.plan.packing import CARRIED, PackSizes, balanced_packs, taken
+from reelweave.loader.plan.packing import CARRIED, PackSizes, balanced_packs, num_taken
 
 
 def mixtures(samples: int, tokens: int, seed: int = 0) -> dict[str, Places]:
@@ -71,7 +71,7 @@ def packed(lengths: Places, step: PackSizes) -> Packed:
     costs: Floats = lengths.astype(np.float64) ** 2
     tracemalloc.start()
     began = time.process_time()
-    count = taken(lengths, costs, step)
+    count = num_taken(lengths, costs, step)
     pack = balanced_packs(lengths[:count], costs[:count], step)
     seconds = time.process_time() - began
     peak = tracemalloc.get_traced_memory()[1]

@@ -6,11 +6,11 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from reelweave.loader.plan.balance import balanced, least_load
+from reelweave.loader.plan.balance import balance_costs, least_load
 
 
 def loads(costs: np.ndarray, ranks: int) -> np.ndarray:
-    return np.bincount(balanced(costs, ranks), weights=costs, minlength=ranks)
+    return np.bincount(balance_costs(costs, ranks), weights=costs, minlength=ranks)
 
 
 def heavy_tailed(count: int, seed: int) -> np.ndarray:
@@ -20,7 +20,7 @@ def heavy_tailed(count: int, seed: int) -> np.ndarray:
 @pytest.mark.parametrize(("count", "ranks"), [(1, 1), (5, 1), (2, 2), (7, 3), (12, 4), (64, 16), (1024, 128)])
 def test_every_microbatch_has_a_rank_and_every_rank_work(count: int, ranks: int) -> None:
     for seed in range(5):
-        placed = balanced(heavy_tailed(count, seed), ranks)
+        placed = balance_costs(heavy_tailed(count, seed), ranks)
         assert len(placed) == count
         assert set(placed.tolist()) == set(range(ranks))
 
@@ -46,7 +46,7 @@ def test_with_eight_microbatches_a_rank_hardly_anybody_waits(ranks: int) -> None
 
 def test_what_is_larger_than_a_share_stays_alone() -> None:
     costs = np.array([10.0, 1, 1, 1, 1, 1, 1])
-    placed = balanced(costs, 3)
+    placed = balance_costs(costs, 3)
     assert (placed[1:] != placed[0]).all()
     assert sorted(loads(costs, 3)) == [3, 3, 10]
 
@@ -57,8 +57,8 @@ def test_equal_costs_give_equal_numbers() -> None:
 
 def test_scale_does_not_matter() -> None:
     costs = heavy_tailed(256, 3)
-    assert np.array_equal(balanced(costs, 32), balanced(costs * 2.0**40, 32))
-    assert np.array_equal(balanced(costs, 32), balanced(costs.copy(), 32))
+    assert np.array_equal(balance_costs(costs, 32), balance_costs(costs * 2.0**40, 32))
+    assert np.array_equal(balance_costs(costs, 32), balance_costs(costs.copy(), 32))
 
 
 @pytest.mark.parametrize(("count", "ranks"), [(1, 1), (3, 3), (4, 3), (8, 2), (7, 3), (5, 4)])
@@ -79,7 +79,7 @@ def test_one_more_equal_microbatch_than_ranks_makes_one_rank_run_two() -> None:
 def test_ranks_of_many_microbatches_are_balanced_in_bounded_memory() -> None:
     costs = np.concatenate([np.full(7, 50.0), np.random.default_rng(0).uniform(0.001, 0.1, 20_000)])
     tracemalloc.start()
-    placed = balanced(costs, 8)
+    placed = balance_costs(costs, 8)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert np.bincount(placed, costs).max() <= least_load(costs, 8) * 1.001

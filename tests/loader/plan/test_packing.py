@@ -19,8 +19,8 @@ from reelweave.loader.plan.packing import (
     PackSizes,
     balanced_packs,
     cu_seqlens,
+    num_taken,
     packs_in_order,
-    taken,
 )
 from tests.loader.plan.hard_packs import mixtures
 from tests.loader.plan.hard_packs import packed as packed_hard
@@ -37,7 +37,7 @@ def mixture(count: int, seed: int) -> np.ndarray:
 
 def packed(lengths: np.ndarray, step: PackSizes, carried: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """The lengths that a step takes, and their packs."""
-    lengths = lengths[: taken(lengths, lengths.astype(float) ** 2, step)]
+    lengths = lengths[: num_taken(lengths, lengths.astype(float) ** 2, step)]
     return lengths, balanced_packs(lengths, lengths.astype(float) ** 2, step, carried)
 
 

@@ -14,7 +14,7 @@ from reelweave.loader.plan.epoch_order import group_draws
 from reelweave.loader.plan.epoch_plan import plan_epoch
 from reelweave.loader.plan.policy import StepLayout
 from reelweave.loader.plan.shuffle import Permuted, Shuffle
-from reelweave.loader.read.fetch import ByteRange, coalesced
+from reelweave.loader.read.fetch import ByteRange, coalesce_ranges
 from reelweave.pipelines.cli import main
 from tests.loader.plan.test_plan import assignment
 from tests.loader.stream.test_stream_resume import run_steps
@@ -95,7 +95,7 @@ def gets_per_sample(run: int, samples: int = 4000, per_step: int = 8) -> float:
     for step in plan:
         for micro in step.microbatches:
             places = [ByteRange(int(at[row] // 500), int(at[row] % 500) * 1000, 1000) for row in micro.rows]
-            requests += len(coalesced(places))
+            requests += len(coalesce_ranges(places))
             read += len(places)
     assert read == samples
     return requests / read

@@ -7,7 +7,7 @@ from reelweave.loader.buckets.cost import PowerCost
 from reelweave.loader.paper.simulate import SimulatedPlan, planned_steps, simulate
 from reelweave.loader.paper.workloads import WORKLOADS
 from reelweave.loader.plan.policy import Policy, Regime, StepLayout
-from reelweave.loader.plan.slots import slotted
+from reelweave.loader.plan.slots import assign_slots
 from tests.thorough import beyond
 
 CASES = [(1, 1, 1, 1), (4, 3, 1, 4), (8, 4, 4, 4), (16, 2, 3, 2), (4, 2, 40, 4), (3, 5, 21, 1), (2, 1, 30, 9)]
@@ -27,7 +27,7 @@ def test_every_rank_has_one_microbatch_in_every_slot_and_none_moves_beyond_the_l
 ) -> None:
     for seed in range(5):
         count = ranks * slots * steps
-        step, rank, slot = slotted(*stream(seed, count, image_share), ranks, steps, lookahead)
+        step, rank, slot = assign_slots(*stream(seed, count, image_share), ranks, steps, lookahead)
         placed = set(zip(step.tolist(), slot.tolist(), rank.tolist(), strict=True))
         assert placed == {(a, b, c) for a in range(steps) for b in range(slots) for c in range(ranks)}
         assert np.abs(step - np.arange(count) // (ranks * slots)).max() < lookahead
@@ -37,7 +37,7 @@ def test_images_stay_in_their_steps() -> None:
     generator = np.random.default_rng(0)
     images = generator.random(512) < 0.05
     costs = np.where(images, 0.3, generator.uniform(0.5, 3, 512))
-    step, _, _ = slotted(costs, np.where(images, 60, 4), images, 32, 4, 4)
+    step, _, _ = assign_slots(costs, np.where(images, 60, 4), images, 32, 4, 4)
     own_step = np.arange(512) // 128
     assert (step[images] == own_step[images]).all()
     assert (step[~images] != own_step[~images]).any()

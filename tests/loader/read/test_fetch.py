@@ -5,7 +5,7 @@ import threading
 import numpy as np
 import pytest
 
-from reelweave.loader.read.fetch import MAX_RANGE_BYTES, ByteRange, Fetcher, coalesced
+from reelweave.loader.read.fetch import MAX_RANGE_BYTES, ByteRange, Fetcher, coalesce_ranges
 
 SHARDS = {name: np.random.default_rng(number).bytes(50_000) for number, name in enumerate("ab")}
 
@@ -30,17 +30,17 @@ def test_every_place_gets_its_bytes_with_little_waste(seed: int) -> None:
         assert bytes(fetched.result()) == read(*place)
     fetcher.close()
     wanted = {(place.shard, at) for place in places for at in range(place.offset, place.offset + place.size)}
-    assert len(wanted) <= sum(each.span.size for each in coalesced(places)) <= 1.05 * len(wanted)
+    assert len(wanted) <= sum(each.span.size for each in coalesce_ranges(places)) <= 1.05 * len(wanted)
 
 
 def test_neighbours_are_read_together_and_large_ones_are_not() -> None:
     neighbours = [ByteRange("a", 1000 * number, 1000) for number in (3, 1, 0, 2)]
-    assert [each.span for each in coalesced(neighbours)] == [ByteRange("a", 0, 4000)]
+    assert [each.span for each in coalesce_ranges(neighbours)] == [ByteRange("a", 0, 4000)]
     near = [ByteRange("a", 0, 1000), ByteRange("a", 1040, 1000), ByteRange("a", 2500, 1000)]
-    assert [each.wanted for each in coalesced(near)] == [(0, 1), (2,)]
+    assert [each.wanted for each in coalesce_ranges(near)] == [(0, 1), (2,)]
     large = [ByteRange("a", number * MAX_RANGE_BYTES, MAX_RANGE_BYTES) for number in range(3)]
-    assert len(coalesced(large)) == 3
-    assert coalesced([]) == []
+    assert len(coalesce_ranges(large)) == 3
+    assert coalesce_ranges([]) == []
 
 
 def test_requests_are_in_flight_together() -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from reelweave.loader.dataset import ShardRecord, open_dataset, publish, read_manifest, verify, write_shard
 from reelweave.loader.errors import RunError
-from reelweave.loader.storage import Storage, StorageConfig, leased, open_storage
+from reelweave.loader.storage import Storage, StorageConfig, hold_lease, open_storage
 from reelweave.loader.storage.leases import fenced
 from reelweave.loader.storage.leases.fenced import Fence
 from reelweave.loader.storage.leases.holder import LeaseHolder, read_holder
@@ -107,7 +107,7 @@ def writer(place: tuple[str, StorageConfig]) -> Iterator[Writer]:
 def test_whoever_comes_too_late_is_told_who_holds_it_and_writes_nothing(
     place: tuple[str, StorageConfig], writer: Writer
 ) -> None:
-    with pytest.raises(RunError) as refused, leased(open_storage(*place), "b"):
+    with pytest.raises(RunError) as refused, hold_lease(open_storage(*place), "b"):
         pass
     message = str(refused.value)
     assert f"process {writer.process.pid}, a test, since 20" in message
@@ -118,7 +118,7 @@ def test_whoever_comes_too_late_is_told_who_holds_it_and_writes_nothing(
 def test_a_killed_holder_is_followed_at_once(place: tuple[str, StorageConfig], writer: Writer) -> None:
     writer.kill()
     long = place[1].model_copy(update={"lease_s": 3600.0})  # it is known to be dead, so nobody waits
-    with leased(open_storage(place[0], long), "b") as storage:
+    with hold_lease(open_storage(place[0], long), "b") as storage:
         storage.write("b", b"b")
     assert read_holder(open_storage(*place)) is None
     assert LEASE not in [item.path for item in open_storage(*place).list()]
@@ -127,7 +127,10 @@ def test_a_killed_holder_is_followed_at_once(place: tuple[str, StorageConfig], w
 def test_a_stopped_holder_keeps_a_folder(tmp_path: Path) -> None:
     writer = Writer(str(tmp_path), StorageConfig())
     os.kill(writer.process.pid, signal.SIGSTOP)
-    with pytest.raises(RunError, match=f"process {writer.process.pid}"), leased(open_storage(tmp_path), "b"):
+    with (
+        pytest.raises(RunError, match=f"process {writer.process.pid}"),
+        hold_lease(open_storage(tmp_path), "b"),
+    ):
         pass
     writer.kill()
 
@@ -144,7 +147,7 @@ def test_a_stopped_holder_that_was_followed_writes_nothing_more(
     try:
         writer.wait_until_stopped()
         wait_for_the_last_renewal(storage)
-        with leased(storage, "the next"):
+        with hold_lease(storage, "the next"):
             before = {item.path for item in storage.list("other/")}
             if still_there:
                 os.kill(writer.process.pid, signal.SIGCONT)
@@ -196,10 +199,10 @@ def test_a_lease_that_nobody_renews_is_waited_for_and_then_taken(place: tuple[st
     )
     storage.write(LEASE, gone.to_bytes())
     began = time.monotonic()
-    with leased(storage, "b"):
+    with hold_lease(storage, "b"):
         assert time.monotonic() - began >= LASTS_S
     storage.write(LEASE, b"[[[ damaged")
-    with leased(storage, "b"):
+    with hold_lease(storage, "b"):
         holder = read_holder(storage)
         assert holder is not None
         assert holder.command == "b"
@@ -228,7 +231,7 @@ def test_a_lease_that_was_lost_is_not_given_back_for_the_next(endpoint: str, tmp
     storage = open_storage(
         f"s3://lake/{tmp_path.name}", StorageConfig(endpoint_url=endpoint, region="us-east-1")
     )
-    with leased(storage, "a") as held:
+    with hold_lease(storage, "a") as held:
         taken = LeaseHolder.here("b")
         storage.write(LEASE, taken.to_bytes())
         for write in (
@@ -245,7 +248,7 @@ def test_a_server_without_conditional_writes_is_refused_in_words(endpoint: str, 
     with FaultyProxy(endpoint, ignored=("if-match", "if-none-match")) as proxy:
         config = StorageConfig(endpoint_url=proxy.url, region="us-east-1")
         storage = open_storage(f"s3://lake/{tmp_path.name}", config)
-        with pytest.raises(RunError, match="ignores the conditions"), leased(storage, "a"):
+        with pytest.raises(RunError, match="ignores the conditions"), hold_lease(storage, "a"):
             pass
     assert read_holder(open_storage(storage.root, StorageConfig(endpoint_url=endpoint))) is None
 
@@ -254,7 +257,7 @@ def test_a_lost_answer_does_not_lose_the_lease(endpoint: str, tmp_path: Path) ->
     with FaultyProxy(endpoint) as proxy:
         proxy.lose_answer(match=f"^PUT.*{LEASE}", times=2)
         config = StorageConfig(endpoint_url=proxy.url, region="us-east-1", backoff_base_s=0.01)
-        with leased(open_storage(f"s3://lake/{tmp_path.name}", config), "a") as storage:
+        with hold_lease(open_storage(f"s3://lake/{tmp_path.name}", config), "a") as storage:
             storage.write("a", b"a")
 
 

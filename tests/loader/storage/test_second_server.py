@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from reelweave.loader.errors import RunError
-from reelweave.loader.storage import StorageConfig, leased, open_storage
+from reelweave.loader.storage import StorageConfig, hold_lease, open_storage
 from tests.second_s3 import PROGRAM, make_bucket, server
 from tests.thorough import nightly
 
@@ -65,6 +65,9 @@ def test_a_server_without_conditions_is_refused_before_anything_is_written() -> 
     with server() as endpoint:
         make_bucket(endpoint, "bucket")
         storage = open_storage("s3://bucket/set", StorageConfig(endpoint_url=endpoint))
-        with pytest.raises(RunError, match=r"s3://bucket/set/\.reelweave-lease"), leased(storage, "a test"):
+        with (
+            pytest.raises(RunError, match=r"s3://bucket/set/\.reelweave-lease"),
+            hold_lease(storage, "a test"),
+        ):
             pytest.fail("two writers would not see each other")
         assert [found.path for found in storage.list()] in ([], [".reelweave-lease"])

@@ -19,7 +19,7 @@ from reelweave.pipelines.cli import main
 from reelweave.pipelines.commands.look.report import write_report
 from reelweave.pipelines.report.buckets import default_config
 from reelweave.pipelines.report.numbers.dataset import dataset_numbers
-from reelweave.pipelines.report.thresholds import packed
+from reelweave.pipelines.report.thresholds import pack_column
 from tests.browser import Browser, draw_all
 from tests.media import write_video
 from tests.thorough import thorough
@@ -202,5 +202,5 @@ def test_json_is_what_the_page_is_made_of(dataset: Path, capsys: pytest.CaptureF
     ],
 )
 def test_packed_numbers_arrive_as_they_were(values: list[float], page: Any) -> None:
-    arrived = page.evaluate(f"[...unpacked({json.dumps(packed(np.array(values, np.float64)))})]")
+    arrived = page.evaluate(f"[...unpacked({json.dumps(pack_column(np.array(values, np.float64)))})]")
     assert np.array_equal(np.array(arrived, np.float64), values, equal_nan=True)

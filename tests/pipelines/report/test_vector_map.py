@@ -15,7 +15,7 @@ from reelweave.pipelines.report.numbers.vector_map import (
     outlier_fence,
     outlier_scores,
     principal_map,
-    reduced,
+    reduce_vectors,
     vector_clusters,
 )
 
@@ -113,14 +113,14 @@ def test_a_clip_that_is_like_no_other_lies_beyond_the_fence(monkeypatch: pytest.
 
 def test_long_vectors_keep_their_angles() -> None:
     found = vectors(60, width=5000)
-    short = reduced(found)
+    short = reduce_vectors(found)
     assert short.shape == (60, MOST_DIMENSIONS)
     np.testing.assert_allclose(np.linalg.norm(short, axis=1), 1, atol=1e-5)
     np.testing.assert_allclose(
         short @ short.T, found.astype(np.float32) @ found.T.astype(np.float32), atol=0.15
     )
-    assert reduced(found[:, :9]).shape == (60, 9)
-    assert np.array_equal(short, reduced(found))
+    assert reduce_vectors(found[:, :9]).shape == (60, 9)
+    assert np.array_equal(short, reduce_vectors(found))
 
 
 def test_places_are_evenly_spread() -> None:

@@ -9,7 +9,7 @@ import pytest
 from reelweave.pipelines.cli import main
 from reelweave.pipelines.evaluation.frechet import frechet_distance
 from reelweave.pipelines.evaluation.metrics import (
-    compared,
+    compare_videos,
     motion,
     motion_smoothness_linear,
     scores,
@@ -79,12 +79,12 @@ def test_a_blur_costs_sharpness() -> None:
 
 def test_likeness_is_psnr_and_ssim_over_frames() -> None:
     video = moving(2, frames=2)
-    same = compared(video, video, None)
+    same = compare_videos(video, video, None)
     assert same["psnr"] == pytest.approx(100)
     assert same["ssim"] == pytest.approx(1)
     one_off = np.where(video < 255, video + 1, video - 1).astype(np.uint8)
-    assert compared(one_off, video, None)["psnr"] == pytest.approx(20 * np.log10(255), abs=1e-3)
-    assert "ssim" not in compared(video[..., :8], video[..., :8], None)
+    assert compare_videos(one_off, video, None)["psnr"] == pytest.approx(20 * np.log10(255), abs=1e-3)
+    assert "ssim" not in compare_videos(video[..., :8], video[..., :8], None)
 
 
 def test_frechet_distance_is_that_of_gaussians() -> None:

@@ -11,7 +11,7 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 
 from reelweave.loader.errors import UsageError
-from reelweave.loader.storage import leased, open_storage
+from reelweave.loader.storage import hold_lease, open_storage
 from reelweave.pipelines.cli import main
 from reelweave.pipelines.evaluation.videos import read_video, video_set
 from reelweave.pipelines.sampling.requests import read_requests
@@ -112,7 +112,7 @@ def test_two_runs_into_one_folder_are_refused(
 ) -> None:
     out = tmp_path / "out"
     out.mkdir()
-    with leased(open_storage(str(out)), "reelweave sample"):
+    with hold_lease(open_storage(str(out)), "reelweave sample"):
         assert command(*words(trained, prompts, out)) == 1
     assert "reelweave sample" in capsys.readouterr().err
     assert videos(out) == {}

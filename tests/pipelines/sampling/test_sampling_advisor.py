@@ -10,8 +10,8 @@ from reelweave.pipelines.cli import main
 from reelweave.pipelines.plans.advisor.advise import advise, layouts
 from reelweave.pipelines.plans.advisor.published import CURVES, MODELS, wan_14b
 from reelweave.pipelines.plans.advisor.shapes import OneGpu, SamplingMachine
-from reelweave.pipelines.plans.advisor.simulate import Layout, expected
-from reelweave.pipelines.sampling.advised import advised
+from reelweave.pipelines.plans.advisor.simulate import Layout, expect_layout
+from reelweave.pipelines.sampling.advised import advise_layout
 from reelweave.train.config.model import DiTConfig, STDiTConfig
 from reelweave.train.loop.trainer import Trainer
 from reelweave.train.models.bundle import Bundle
@@ -56,7 +56,7 @@ def test_held_out_curves_are_as_far_off_as_the_page_says():
 
 
 def test_one_gpu_takes_what_it_took():
-    row = expected(wan_14b("wan"), ONE, SamplingMachine(gpus=1), Layout())
+    row = expect_layout(wan_14b("wan"), ONE, SamplingMachine(gpus=1), Layout())
     assert row.seconds == pytest.approx(1012)
     assert row.sent_bytes == row.exchange_s == row.extra_work == row.left_out_attention == 0
     assert row.exact
@@ -68,8 +68,8 @@ def test_bytes_are_those_of_the_layouts():
     step = exact_bytes(run, ModelShape(40, 5120, 40, 13824, 512))
     machine = SamplingMachine(gpus=4)
     for layout, name in ((Layout(ulysses=4), "ulysses"), (Layout(ring=4), "ring")):
-        assert expected(model, ONE, machine, layout).sent_bytes == pytest.approx(50 * step[name])
-    unite = expected(model, ONE, machine, Layout(lp=4, mode="unite"))
+        assert expect_layout(model, ONE, machine, layout).sent_bytes == pytest.approx(50 * step[name])
+    unite = expect_layout(model, ONE, machine, Layout(lp=4, mode="unite"))
     assert unite.sent_bytes / 1e9 == pytest.approx(0.30, abs=0.005)
     assert unite.extra_work == pytest.approx(0.36, abs=0.03)
     assert 0.4 < unite.left_out_attention < 0.6
@@ -143,7 +143,7 @@ def test_without_a_layout_the_advisor_puts_all_ranks_to_one_video(monkeypatch):
     dit, st_dit = DiTConfig(hidden=48, heads=4, layers=2), STDiTConfig(hidden=1152, heads=16, layers=4)
     for size in range(1, 9):
         for guidance in (1.0, 5.0):
-            degrees, reason, found = advised(size, trained(dit), [config_of(guidance=guidance)])
+            degrees, reason, found = advise_layout(size, trained(dit), [config_of(guidance=guidance)])
             assert found, reason
             mesh = SamplingMesh.of(degrees, size)
             assert (mesh.prompts, mesh.lp) == (1, 1)
@@ -153,17 +153,17 @@ def test_without_a_layout_the_advisor_puts_all_ranks_to_one_video(monkeypatch):
     large = config_of(frames=65, height=512, width=512, guidance=1.0)
     for node, sliced in ((16, False), (2, True)):
         monkeypatch.setenv("LOCAL_WORLD_SIZE", str(node))
-        degrees, reason, found = advised(16, trained(st_dit), [large])
+        degrees, reason, found = advise_layout(16, trained(st_dit), [large])
         assert found
         assert degrees.ring * degrees.ulysses == 16
         assert (degrees.scalefusion is not None) == sliced, reason
     # Slices are those of one size.
-    assert advised(16, trained(st_dit), [large, config_of()]).degrees.scalefusion is None
+    assert advise_layout(16, trained(st_dit), [large, config_of()]).degrees.scalefusion is None
 
 
 def test_ranks_that_no_exact_layout_uses_are_told_in_words():
     small = config_of(frames=1, height=8, width=8, guidance=1.0)  # four tokens
-    degrees, reason, found = advised(8, trained(DiTConfig(hidden=48, heads=2, layers=2)), [small])
+    degrees, reason, found = advise_layout(8, trained(DiTConfig(hidden=48, heads=2, layers=2)), [small])
     assert not found
     assert "no exact layout puts all 8 ranks to one video" in reason
     assert SamplingMesh.of(degrees, 8).prompts == 2

@@ -15,7 +15,7 @@ from reelweave.curate.run.runners.progress import Progress, finish_status, write
 from reelweave.loader.storage import StorageConfig, open_storage
 from reelweave.pipelines.cli import main
 from reelweave.pipelines.terminal.console import progress_bars
-from reelweave.pipelines.terminal.curation_progress import curation_progress, described, duration
+from reelweave.pipelines.terminal.curation_progress import curation_progress, describe_progress, duration
 
 START = Progress("cut", done=0, total=4, done_weight=0.0, total_weight=100.0)
 HALF = replace(
@@ -42,10 +42,10 @@ def test_a_log_goes_on_while_nothing_is_finished(capsys: pytest.CaptureFixture[s
         show(START)
         show(HALF)
         began = time.monotonic()
-        while lines.count(described(HALF)) < 3 and time.monotonic() - began < 60:
+        while lines.count(describe_progress(HALF)) < 3 and time.monotonic() - began < 60:
             lines += capsys.readouterr().err.splitlines()
     half = "clips: 2 of 4 sources (31%), about 10 min left; long.mp4: 43% read after 5 min"
-    assert lines[0] == described(START)
+    assert lines[0] == describe_progress(START)
     assert lines[-3:] == [half] * 3
     assert not any(thread.name == "progress lines" for thread in threading.enumerate())
 
@@ -98,7 +98,7 @@ def test_the_status_of_a_run_is_read_from_its_folder(
     storage = open_storage(str(tmp_path), StorageConfig())
     write_status(Ledger(storage), HALF)
     assert main(["status", str(tmp_path)]) == 0
-    assert capsys.readouterr().out.splitlines() == [described(HALF), "so far: 5 kept"]
+    assert capsys.readouterr().out.splitlines() == [describe_progress(HALF), "so far: 5 kept"]
     assert main(["status", str(tmp_path), "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert (said["finished"], said["status"]["done"]) == (False, 2)
@@ -132,9 +132,9 @@ def test_watching_ends_with_the_run(
     monkeypatch.setattr(time, "sleep", slept)
     assert main(["status", str(tmp_path), "--watch"]) == 0
     assert capsys.readouterr().out.splitlines() == [
-        described(HALF),
+        describe_progress(HALF),
         "so far: 5 kept",
-        described(END),
+        describe_progress(END),
         f"{tmp_path} is finished",
     ]
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from reelweave.loader.errors import RunError
-from reelweave.loader.storage import leased, open_storage
+from reelweave.loader.storage import hold_lease, open_storage
 from reelweave.loader.storage.leases.holder import read_holder
 from reelweave.train.distributed.run_lease import alone
 from reelweave.train.distributed.world import join
@@ -38,6 +38,6 @@ def test_every_rank_writes_and_every_rank_finds_out(ranks, tmp_path: Path):
 
 
 def test_a_second_run_ends_on_every_rank_in_words(ranks, tmp_path: Path):
-    with leased(open_storage(tmp_path / "run/apart"), "another run"):
+    with hold_lease(open_storage(tmp_path / "run/apart"), "another run"):
         ended = ranks.run(member, 2, str(tmp_path / "run"), True)
     assert ended.codes == [0, 0], ended.errors

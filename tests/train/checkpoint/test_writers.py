@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from reelweave.train.checkpoint.pieces import Piece
-from reelweave.train.checkpoint.writers import pieces_of_rank, shapes_everywhere, written
+from reelweave.train.checkpoint.writers import choose_writers, pieces_of_rank, shapes_everywhere
 from reelweave.train.distributed.world import join
 from tests.train.ranks import Ranks
 
@@ -58,12 +58,12 @@ def test_many_ranks_share_the_bytes_of_what_they_all_hold(shards: int):
     sizes = 1 + np.arange(names) * 7919 % 1000
     rows = [(rank % shards, name, int(sizes[name]), rank) for rank in range(ranks) for name in range(names)]
     held = np.array(rows, dtype=np.int64)
-    chosen = written(held, ranks)
+    chosen = choose_writers(held, ranks)
     assert len({tuple(row) for row in held[chosen, :2]}) == chosen.sum() == shards * names
     loads = np.bincount(held[chosen, 3], held[chosen, 2], ranks)
     assert loads.max() - loads.min() <= sizes.max()
 
 
 def test_no_piece_makes_no_writer():
-    assert written(np.zeros((0, 4), np.int64), 3).tolist() == []
-    assert written(np.array([[1, 1, 0, 0]]), 3).tolist() == [False]
+    assert choose_writers(np.zeros((0, 4), np.int64), 3).tolist() == []
+    assert choose_writers(np.array([[1, 1, 0, 0]]), 3).tolist() == [False]

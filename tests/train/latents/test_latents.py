@@ -16,7 +16,7 @@ from reelweave.loader.errors import RunError, UsageError
 from reelweave.loader.stream.video_stream import VideoStream
 from reelweave.pipelines.cli import main
 from reelweave.pipelines.configuration.train_config import HeldOutConfig
-from reelweave.train.latents.stored_encoders import stored
+from reelweave.train.latents.stored_encoders import find_stored
 from reelweave.train.loop.logs.log import LOSSES
 from reelweave.train.models.bundle import Bundle
 from reelweave.train.models.encoders.stored import StoredLatents
@@ -94,10 +94,10 @@ def test_the_new_version_is_a_dataset_that_proves_itself(clips, whole, mixed):
 
 def test_no_tokenizer_is_loaded_where_all_is_stored(whole, mixed):
     config = run_config("unused", Path("unused")).train
-    of_whole, of_mixed = (stored(config, [open_dataset(one).latents], None) for one in (whole, mixed))
+    of_whole, of_mixed = (find_stored(config, [open_dataset(one).latents], None) for one in (whole, mixed))
     assert isinstance(Bundle(config, stored=of_whole).tokenizer, StoredLatents)
     assert not isinstance(Bundle(config, stored=of_mixed).tokenizer, StoredLatents)
-    assert stored(config, [open_dataset(whole).latents, None], None).channels is None  # clips held out
+    assert find_stored(config, [open_dataset(whole).latents, None], None).channels is None  # clips held out
 
 
 @thorough
@@ -171,7 +171,7 @@ def test_other_buckets_and_other_tokenizers_are_refused(whole, tmp_path):
     tokenizer = config.train.tokenizer.model_copy(update={"height": 4})
     other = config.train.model_copy(update={"tokenizer": tokenizer})
     with pytest.raises(UsageError, match=r"train\.tokenizer\.height was 2 and is 4 now"):
-        stored(other, [open_dataset(whole).latents], None)
+        find_stored(other, [open_dataset(whole).latents], None)
 
 
 def test_what_is_there_is_never_overwritten(clips, whole, tmp_path):

@@ -174,9 +174,9 @@ def test_published_encoders_need_not_be_loaded(clips, published, tmp_path):
     assert losses(tmp_path / "set", tmp_path / "stored", train_config=config) == pytest.approx(
         on_the_fly, rel=1e-5
     )
-    from reelweave.train.latents.stored_encoders import stored
+    from reelweave.train.latents.stored_encoders import find_stored
 
-    bundle = Bundle(config, stored=stored(config, [made.latents], empty))
+    bundle = Bundle(config, stored=find_stored(config, [made.latents], empty))
     assert isinstance(bundle.tokenizer, StoredLatents)
     assert isinstance(bundle.text, StoredText)
     weights = dict(Bundle(config).dit.named_parameters())

@@ -102,7 +102,7 @@ def test_set_points_replace_the_cost_before_the_checkpoint(tmp_path, monkeypatch
         seen.append((current, timings))
         return Recalibration(LinearQuadraticCost(token_s=1, square_s=0), len(seen) == 2, "decided", 0.1)
 
-    monkeypatch.setattr(loop, "recalibrated", decide)
+    monkeypatch.setattr(loop, "recalibrate", decide)
     config = tiny_config(total_steps=8, every_steps=4).model_copy(
         update={"recalibrate": RecalibrateConfig(every_steps=2, min_timings=10)}
     )
@@ -118,5 +118,5 @@ def test_set_points_replace_the_cost_before_the_checkpoint(tmp_path, monkeypatch
 
 
 def test_without_a_setting_no_cost_is_replaced(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop, "recalibrated", lambda *_: pytest.fail("asked"))
+    monkeypatch.setattr(loop, "recalibrate", lambda *_: pytest.fail("asked"))
     Trainer(tiny_config(total_steps=4), ClipStream(), tmp_path).run()

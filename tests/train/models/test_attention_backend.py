@@ -9,7 +9,7 @@ from torch.nn.attention import SDPBackend, _registry
 
 from reelweave.loader.errors import UsageError
 from reelweave.train.config.model import DiTConfig
-from reelweave.train.models.attention.backend import attention_backend, first, served
+from reelweave.train.models.attention.backend import attention_backend, first, prefer_backend
 
 MODEL = DiTConfig(hidden=128, heads=2)
 
@@ -64,12 +64,12 @@ def test_a_processor_has_one_implementation_whatever_is_wanted():
 
 def test_one_is_tried_before_it_is_taken():
     q_BHLD = torch.zeros(1, 1, 16, 8, requires_grad=True)
-    with served("flash", q_BHLD, "another") as name:
+    with prefer_backend("flash", q_BHLD, "another") as name:
         assert name == "FlashAttention 2"
     refused = pytest.raises(
         UsageError, match=r"attention=cudnn does not serve heads of 8 in torch.float32 here .*another"
     )
-    with refused, served("cudnn", q_BHLD, "another"):
+    with refused, prefer_backend("cudnn", q_BHLD, "another"):
         pass
 
 

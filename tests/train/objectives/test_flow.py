@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from reelweave.train.config.objective import ConstantShift, ExponentialShift, FlowConfig, RootShift
-from reelweave.train.objectives.flow import RectifiedFlow, shift_factor, shifted
+from reelweave.train.objectives.flow import RectifiedFlow, shift_factor, shift_time
 from reelweave.train.objectives.level import pose, quantile
 
 NORMALS = torch.randn(4000, generator=torch.Generator().manual_seed(0))
@@ -66,7 +66,7 @@ def test_cosmap_weighs_as_diffusers_does_and_1_on_average():
 def test_a_constant_shift_is_that_of_diffusers(diffusers, factor):
     scheduler = diffusers.FlowMatchEulerDiscreteScheduler(shift=factor)
     t = torch.arange(1000, 0, -1) / 1000
-    torch.testing.assert_close(shifted(t, factor), scheduler.sigmas, rtol=0, atol=1e-6)
+    torch.testing.assert_close(shift_time(t, factor), scheduler.sigmas, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("tokens", [100, 256, 1024, 4096, 32760])
@@ -78,14 +78,14 @@ def test_the_exponential_shift_is_that_of_flux(diffusers, tokens):
     scheduler = diffusers.FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=True)
     t = torch.linspace(1, 0.1, 10, dtype=torch.float64)
     expected = torch.from_numpy(scheduler.time_shift(mu, 1.0, t.numpy()))
-    torch.testing.assert_close(shifted(t, shift_factor(ExponentialShift(), tokens)), expected)
+    torch.testing.assert_close(shift_time(t, shift_factor(ExponentialShift(), tokens)), expected)
 
 
 def test_the_root_shift_keeps_the_uncertainty_of_a_mean_over_tokens():
     """SD3, on resolutions: noise over signal of the mean of n equal tokens falls with sqrt(n); the shift undoes it."""
     t, shift = torch.tensor(0.4, dtype=torch.float64), RootShift(base_tokens=256)
     uncertain = {
-        n: (lambda s: s / (1 - s) / math.sqrt(n))(shifted(t, shift_factor(shift, n))) for n in (256, 4096)
+        n: (lambda s: s / (1 - s) / math.sqrt(n))(shift_time(t, shift_factor(shift, n))) for n in (256, 4096)
     }
     assert uncertain[256].item() == pytest.approx(uncertain[4096].item())
 

@@ -39,7 +39,7 @@ def train_all(folder: str) -> None:
 def hashes(bundle: Bundle) -> dict[str, str]:
     """A hash of each whole tensor of the denoiser, by name; a collective if it is sharded."""
     named = dict(bundle.dit.named_parameters()) | dict(bundle.dit.named_buffers())
-    wholes = pieces.gathered({name: tensor.detach() for name, tensor in named.items()})
+    wholes = pieces.gather_tensors({name: tensor.detach() for name, tensor in named.items()})
     return {
         name: hashlib.sha256(f"{whole.dtype} ".encode() + whole.float().numpy().tobytes()).hexdigest()
         for name, whole in wholes.items()

@@ -17,7 +17,7 @@ from reelweave.train.parallel.layout import lay_out
 from reelweave.train.parallel.layouts.gradient_buckets import GradientBuckets
 from reelweave.train.parallel.layouts.ready_buckets import ReadyBuckets
 from reelweave.train.parallel.mesh import Ranks as Grid
-from reelweave.train.step.buckets import bucketed
+from reelweave.train.step.buckets import fill_buckets
 from reelweave.train.step.step_losses import StepLosses
 from tests.thorough import thorough
 from tests.train.clips import ClipStream
@@ -39,8 +39,8 @@ def test_buckets_keep_the_order_and_one_dtype():
         ("c", torch.float32, 3),
         ("d", torch.float32, 9),
     ]
-    assert bucketed(sizes, 6) == [["a", "c"], ["d"], ["b"]]
-    assert bucketed([], 6) == []
+    assert fill_buckets(sizes, 6) == [["a", "c"], ["d"], ["b"]]
+    assert fill_buckets([], 6) == []
 
 
 def test_a_bucket_begins_behind_those_before_it_however_gradients_come():

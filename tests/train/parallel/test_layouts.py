@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 from reelweave.loader.storage import open_storage
 from reelweave.train.checkpoint.export import export
-from reelweave.train.checkpoint.folder import located
+from reelweave.train.checkpoint.folder import locate_checkpoint
 from reelweave.train.checkpoint.state import read_checkpoint_state
 from reelweave.train.step.optimizer import STATE
 from tests.thorough import beyond, but, chosen
@@ -65,7 +65,7 @@ def metrics_of(out: Path, key: str) -> list:
 
 def tensors(out: Path) -> dict[str, torch.Tensor]:
     """Weights, moments, steps and averages behind the last step, put together from what the ranks wrote."""
-    storage, folder = located(str(out))
+    storage, folder = locate_checkpoint(str(out))
     state, found = read_checkpoint_state(storage, folder), {}
     for group, ending in (("model", ""), ("optimizer", ""), ("ema", ".ema")):
         export(storage, folder, state, group, None, open_storage(out), f"{group}.whole")

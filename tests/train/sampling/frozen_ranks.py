@@ -12,7 +12,7 @@ from tests.train.clips import ClipStream
 
 
 def digested() -> int:
-    return checksums._remembered.cache_info().misses
+    return checksums._cached_checksum.cache_info().misses
 
 
 def train(config_json: str, out: str) -> None:

@@ -123,7 +123,7 @@ def load(out: str, checkpoint: str) -> None:
         for name, degrees in LOADED.items():
             with AllocatedMemory() as memory:
                 trained = load_trained_on(world, checkpoint, ParallelConfig(**degrees))
-            weights = pieces.gathered(dict(trained.bundle.dit.named_parameters()))
+            weights = pieces.gather_tensors(dict(trained.bundle.dit.named_parameters()))
             found[name] = {
                 "peak": memory.peak,
                 "weights": {

@@ -18,7 +18,7 @@ from reelweave.train.cascade.scheduling.list_schedule import (
     Tables,
     critical_path,
     place,
-    scheduled,
+    schedule_samples,
 )
 
 
@@ -62,7 +62,7 @@ def genetic(problem: Problem, seed: int = 0, config: GeneticConfig = GeneticConf
         child_PSM = np.where(mutated_PSM, random_degrees(), child_PSM)
         child_PSM[: config.elite] = degree_PSM[ranked_P[: config.elite]]
         degree_PSM = child_PSM
-    return scheduled(problem, Choice(best_SM, critical_path(problem, best_SM)))
+    return schedule_samples(problem, Choice(best_SM, critical_path(problem, best_SM)))
 
 
 def _fitness(problem: Problem, degree_PSM: Places) -> Floats:

@@ -15,7 +15,7 @@ from reelweave.train.cascade.scheduling.list_schedule import (
     ListScratch,
     critical_path,
     makespan,
-    scheduled,
+    schedule_samples,
 )
 
 _TARGETS = 48
@@ -28,7 +28,7 @@ def sweep(problem: Problem) -> Schedule:
     scratch = ListScratch.of(problem)
     degrees = (least_work(problem, bound_s * share) for share in np.geomspace(_FIRST, _LAST, _TARGETS))
     choices = (Choice(degree_SM, critical_path(problem, degree_SM)) for degree_SM in degrees)
-    return scheduled(problem, min(choices, key=lambda choice: makespan(problem, choice, scratch)))
+    return schedule_samples(problem, min(choices, key=lambda choice: makespan(problem, choice, scratch)))
 
 
 def least_work(problem: Problem, target_s: float) -> Places:

@@ -11,7 +11,7 @@ from reelweave.train.cascade.costs.trees import LEAF, BoostedTrees, Tree
 _TREES, _DEPTH, _RATE, _LEAST_ROWS = 64, 3, 0.1, 2
 
 
-def boosted(features_NF: Floats, values_N: Floats, weights_N: Floats) -> BoostedTrees:
+def boost_trees(features_NF: Floats, values_N: Floats, weights_N: Floats) -> BoostedTrees:
     """Fit trees to rows by weighted squared error; deterministic. The paper uses XGBoost.
 
     Args:

@@ -64,7 +64,7 @@ def fit_costs(
         Module.DIT: lambda train_rows, unseen: fit_dit(train_rows, sizes, links).seconds(unseen),
     }
     errors = {
-        module.name.lower(): _judged(
+        module.name.lower(): _judge_fit(
             of[module], predicts[module], _keys(module, of[module]), f"{name}: the {module.name.lower()}"
         )
         for module in Module
@@ -98,7 +98,7 @@ def _check(module: Module, rows: Profile, name: str) -> None:
         raise UsageError(f"{name}: no row of the {which} has a peak_gib")
 
 
-def _judged(
+def _judge_fit(
     rows: Profile, predict: Callable[[Profile, Profile], Floats], keys_nK: Places, what: str
 ) -> HeldOutError:
     out_n = held_out(keys_nK, what)

@@ -3,7 +3,7 @@
 import numpy as np
 
 from reelweave.loader.base.arrays import Floats, Places
-from reelweave.train.cascade.costs.boosting import boosted
+from reelweave.train.cascade.costs.boosting import boost_trees
 from reelweave.train.cascade.costs.fit_lines import line_above, relative_fit
 from reelweave.train.cascade.costs.profile_csv import Profile
 from reelweave.train.cascade.costs.run_sizes import RunSizes
@@ -39,7 +39,7 @@ def fit_vae(rows: Profile, sizes: RunSizes, max_gpus: int) -> FittedVAECost:
         at_once=sizes.at_once,
     )
     if len(units) >= _LEAST_CORRECTED:
-        cost = cost.model_copy(update={"unit": _corrected(line, call_s, units, rows.seconds)})
+        cost = cost.model_copy(update={"unit": _correct_residuals(line, call_s, units, rows.seconds)})
     return cost.model_copy(update=_memory(rows, units, sizes))
 
 
@@ -48,7 +48,9 @@ def vae_seconds(cost: FittedVAECost, rows: Profile) -> Floats:
     return cost.seconds(rows.batch, rows.size_n3, np.array([1]))[:, 0]
 
 
-def _corrected(line: UnitSeconds, call_s: float, units: list[Places], seconds_n: Floats) -> UnitSeconds:
+def _correct_residuals(
+    line: UnitSeconds, call_s: float, units: list[Places], seconds_n: Floats
+) -> UnitSeconds:
     """Add trees for relative residuals; each unit of a row shares its residual, weighted by its share of time."""
     distinct = [np.unique(size_N3, axis=0, return_counts=True) for size_N3 in units]
     size_N3 = np.concatenate([sizes for sizes, _ in distinct])
@@ -59,7 +61,7 @@ def _corrected(line: UnitSeconds, call_s: float, units: list[Places], seconds_n:
         total = float(linear_N.sum())
         surplus += [(seconds - call_s - total) / total if total else 0.0] * len(counts)
         weight += (linear_N / seconds).tolist()
-    grown = boosted(line.features(size_N3), np.array(surplus), np.maximum(weight, 1e-9))
+    grown = boost_trees(line.features(size_N3), np.array(surplus), np.maximum(weight, 1e-9))
     return UnitSeconds.model_validate({**line.model_dump(), "residual": grown.model_dump()})
 
 

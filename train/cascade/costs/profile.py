@@ -111,7 +111,7 @@ def profile(
         for degree, errors in runners.items():
             if degree > shape.length - buckets.max_text_tokens:  # some rank would have no tokens
                 continue
-            module_costs = _measured(bundle, config, shape, errors, world, rounds)
+            module_costs = _measure_modules(bundle, config, shape, errors, world, rounds)
             if module_costs is None:
                 continue
             fits = True
@@ -139,7 +139,7 @@ def _errors_of(dit: Denoiser, degree: int, world: World) -> SquaredErrors:
     return ContextParallelErrors(Ranks(mesh, world).context)
 
 
-def _measured(
+def _measure_modules(
     bundle: Bundle, config: TrainConfig, shape: StepShape, errors: SquaredErrors, world: World, rounds: int
 ) -> dict[Module, tuple[float, int | None]] | None:
     """Return seconds and peak of each module, maximum over ranks; None if a rank runs out of memory."""

@@ -18,7 +18,7 @@ def agree(world: World, events: Sequence[Event], work: CascadeOps) -> None:
     Raises:
         RunError: on all ranks, if plans differ; names the ranks in the minority and the first difference.
     """
-    digests = world.gather_text(_digest([_planned(event, work) for event in events]))
+    digests = world.gather_text(_digest([_plan_values(event, work) for event in events]))
     if len(set(digests)) == 1:
         return
     lines = [_line(event, work) for event in events]
@@ -36,7 +36,7 @@ def agree(world: World, events: Sequence[Event], work: CascadeOps) -> None:
     )
 
 
-def _planned(event: Event, work: CascadeOps) -> tuple[object, ...]:
+def _plan_values(event: Event, work: CascadeOps) -> tuple[object, ...]:
     """Return what ranks must agree upon in an event, as plain values, which are fast to write down."""
     if isinstance(event, Open):
         return (event.sample,)
@@ -55,5 +55,5 @@ def _line(event: Event, work: CascadeOps) -> str:
         return f"the opening of microbatch {event.sample}"
     sample, module = event.cascade
     ranks = ", ".join(map(str, event.gpus))
-    detail = _digest(_planned(event, work))[:8]
+    detail = _digest(_plan_values(event, work))[:8]
     return f"the {Module(module).name} of microbatch {sample} on ranks {ranks} ({detail})"

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from reelweave.train.cascade.execution.ops import TensorSpec
-from reelweave.train.cascade.execution.packing import empty, packed, unpacked
+from reelweave.train.cascade.execution.packing import empty, pack_tensors, unpack_tensors
 
 
 class PendingSend(NamedTuple):
@@ -43,7 +43,7 @@ class PendingReceive(NamedTuple):
     def wait(self, device: torch.device) -> list[torch.Tensor]:
         """Block until the message is here and return its tensors on the device."""
         self.transfer.wait()
-        return unpacked(self.message.to(device, non_blocking=True), self.parts)
+        return unpack_tensors(self.message.to(device, non_blocking=True), self.parts)
 
 
 class Channel:
@@ -69,7 +69,7 @@ class Channel:
 
     def send(self, tensors: Sequence[torch.Tensor], to: int, tag: int) -> PendingSend:
         """Send tensors asynchronously; they must not change until they have arrived."""
-        message, copied = packed(tensors), None
+        message, copied = pack_tensors(tensors), None
         if self._aside is not None and message.is_cuda:
             host = torch.empty(message.shape, dtype=message.dtype, pin_memory=True)
             self._aside.wait_stream(torch.cuda.current_stream(self._device))

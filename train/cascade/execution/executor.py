@@ -11,7 +11,7 @@ from reelweave.train.cascade.execution.agreement import agree
 from reelweave.train.cascade.execution.channel import Channel
 from reelweave.train.cascade.execution.handoffs import handoff_bytes, plan_transfers
 from reelweave.train.cascade.execution.ops import CascadeOps
-from reelweave.train.cascade.execution.order import Event, bounded, in_order, with_openings
+from reelweave.train.cascade.execution.order import Event, bound_open_samples, in_order, with_openings
 from reelweave.train.cascade.execution.pool import GroupPool
 from reelweave.train.cascade.execution.step import AgreedStep, StepReport
 from reelweave.train.cascade.schedule import Schedule
@@ -54,7 +54,7 @@ class Executor:
         moves = plan_transfers(order, work, self._ranks_per_node)
         sizes = handoff_bytes(moves)
         events: Sequence[Event] = with_openings(order, moves, self._lookahead)
-        events = bounded(events, sizes, self._limit_bytes)
+        events = bound_open_samples(events, sizes, self._limit_bytes)
         with clock.part("sync"):
             agree(self._world, events, work)
         step = AgreedStep(events, moves, sizes, self._limit_bytes, work, self._pool, self._world, clock)

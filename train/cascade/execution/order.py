@@ -56,7 +56,7 @@ def with_openings(order: Sequence[Run], moves: Transfers, lookahead: int) -> lis
     return events
 
 
-def bounded(events: Sequence[Event], sizes: HandoffBytes, limit: int | None) -> tuple[Event, ...]:
+def bound_open_samples(events: Sequence[Event], sizes: HandoffBytes, limit: int | None) -> tuple[Event, ...]:
     """Reorder events so that open samples never exceed a limit on any rank.
 
     A sample reserves its bytes on all of its ranks when it is opened and releases them with its DiT. If they do

@@ -9,12 +9,12 @@ from reelweave.train.cascade.execution.ops import TensorSpec
 _ALIGNED = 16  # bytes: alignment for tensors of any dtype
 
 
-def packed(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+def pack_tensors(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     """Concatenate the bytes of tensors, uint8 [bytes]; a single contiguous tensor is not copied."""
     flats = [tensor.detach().contiguous().view(-1).view(torch.uint8) for tensor in tensors]
     if len(flats) == 1:
         return flats[0]
-    return torch.cat([_filled(flat) for flat in flats])
+    return torch.cat([_fill_message(flat) for flat in flats])
 
 
 def empty(parts: Sequence[TensorSpec], device: torch.device, pinned: bool = False) -> torch.Tensor:
@@ -23,7 +23,7 @@ def empty(parts: Sequence[TensorSpec], device: torch.device, pinned: bool = Fals
     return torch.empty(size, dtype=torch.uint8, device=device, pin_memory=pinned)
 
 
-def unpacked(message: torch.Tensor, parts: Sequence[TensorSpec]) -> list[torch.Tensor]:
+def unpack_tensors(message: torch.Tensor, parts: Sequence[TensorSpec]) -> list[torch.Tensor]:
     """Split a message into tensors that share its memory."""
     tensors, at = [], 0
     for part in parts:
@@ -36,5 +36,5 @@ def _room(part: TensorSpec) -> int:
     return -(-part.bytes // _ALIGNED) * _ALIGNED
 
 
-def _filled(flat: torch.Tensor) -> torch.Tensor:
+def _fill_message(flat: torch.Tensor) -> torch.Tensor:
     return torch.nn.functional.pad(flat, (0, -len(flat) % _ALIGNED))

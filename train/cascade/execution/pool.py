@@ -40,9 +40,9 @@ class GroupPool:
         self.channel: dist.ProcessGroup | None = None
         self._alone: dist.ProcessGroup | None = None
         if world.size > 1:
-            self.channel = _made(list(range(world.size)), backend="gloo")
+            self.channel = _make_group(list(range(world.size)), backend="gloo")
             # A group of one rank needs no collective.
-            self._alone = _made([world.rank], use_local_synchronization=True)
+            self._alone = _make_group([world.rank], use_local_synchronization=True)
         self.use(menu)
 
     def use(self, menu: Iterable[Group]) -> None:
@@ -60,7 +60,7 @@ class GroupPool:
         fresh = [ranks for ranks in needed if ranks not in self._groups]
         for ranks in fresh:
             # Every process counts every group, so that its members agree on its name.
-            group = dist.group.WORLD if len(ranks) == world.size else _made(list(ranks))
+            group = dist.group.WORLD if len(ranks) == world.size else _make_group(list(ranks))
             assert group is not None
             self._groups[ranks] = group
         # NCCL connects at the first collective, which would be within a step. All ranks go through the same order.
@@ -108,7 +108,7 @@ def communicators(menu: Iterable[Group], heads: int) -> list[Group]:
     return sorted((ranks for ranks in rank_sets if len(ranks) > 1), key=lambda ranks: (len(ranks), ranks))
 
 
-def _made(ranks: list[int], **how: Any) -> dist.ProcessGroup:
+def _make_group(ranks: list[int], **how: Any) -> dist.ProcessGroup:
     make: Any = dist.new_group
     group: dist.ProcessGroup = make(ranks, **how)  # a placeholder on ranks outside the group
     return group

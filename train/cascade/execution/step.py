@@ -11,7 +11,7 @@ from reelweave.train.cascade.execution.handoff_buffer import HandoffBuffer
 from reelweave.train.cascade.execution.handoffs import Handoff, Input, Transfers, share
 from reelweave.train.cascade.execution.ops import CascadeOps
 from reelweave.train.cascade.execution.order import Event, HandoffBytes, Open
-from reelweave.train.cascade.execution.packing import empty, packed, unpacked
+from reelweave.train.cascade.execution.packing import empty, pack_tensors, unpack_tensors
 from reelweave.train.cascade.execution.pool import GroupPool
 from reelweave.train.cascade.problem import Cascade, Module
 from reelweave.train.cascade.schedule import Run
@@ -188,10 +188,10 @@ class AgreedStep:
             part_indices = share(len(handoff.parts), degree, index)
             parts = [handoff.parts[part_index] for part_index in part_indices]
             is_source = run.gpus[index] == self._rank
-            message = packed(local_outputs) if is_source else empty(parts, self._device)
+            message = pack_tensors(local_outputs) if is_source else empty(parts, self._device)
             dist.broadcast(message, group=group, group_src=index)
             outputs.update(
-                zip(part_indices, local_outputs if is_source else unpacked(message, parts), strict=True)
+                zip(part_indices, local_outputs if is_source else unpack_tensors(message, parts), strict=True)
             )
         return [outputs[part_index] for part_index in range(len(handoff.parts))]
 
@@ -218,9 +218,9 @@ class AgreedStep:
         elif self._rank == handoff.first:
             tensors = self._expected.pop(handoff).wait(self._device)
         if handoff.broadcasts:
-            message = empty(handoff.parts, self._device) if tensors is None else packed(tensors)
+            message = empty(handoff.parts, self._device) if tensors is None else pack_tensors(tensors)
             first = handoff.takers.index(handoff.first)
             dist.broadcast(message, group=self._pool.group(handoff.takers), group_src=first)
-            tensors = unpacked(message, handoff.parts) if tensors is None else tensors
+            tensors = unpack_tensors(message, handoff.parts) if tensors is None else tensors
         assert tensors is not None
         return tensors

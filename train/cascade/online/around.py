@@ -19,7 +19,7 @@ _TARGETS = (1.0, 1.06, 1.12)
 """Makespans to search for, relative to that of work in proportion to speeds: a group has the speed of its slowest."""
 
 
-def slowed(schedule: Schedule, slow: Mapping[int, float]) -> Schedule:
+def slow_down(schedule: Schedule, slow: Mapping[int, float]) -> Schedule:
     """Return a schedule as it executes if only these GPUs are slow."""
     still = Noise(sigma=0, slow=dict(slow))
     return execute(schedule, still.factors(schedule, np.random.default_rng(0)))
@@ -38,15 +38,15 @@ def around(
         seed: seed of the search.
 
     Returns:
-        A schedule with times of identical GPUs. Its `slowed` makespan is at most that of the planned one.
+        A schedule with times of identical GPUs. Its `slow_down` makespan is at most that of the planned one.
     """
     slow_G = np.array([max(slow.get(gpu, 1.0), 1.0) for gpu in range(problem.gpus)])
     candidates = [schedule for schedule in (planned.schedule, planned.searched, planned.static) if schedule]
-    known_s = min(slowed(schedule, slow).makespan_s for schedule in candidates)
+    known_s = min(slow_down(schedule, slow).makespan_s for schedule in candidates)
     least_s = planned.bound_s * problem.gpus / float((1 / slow_G).sum())
     for searching in (search, search_again) if problem.samples <= FEW else (search,):
         for target in _TARGETS:
             if searched := searching(problem, least_s * target, known_s, seed, 1.0, menu, slow_G):
                 candidates.append(execute(searched))
-                known_s = min(known_s, slowed(searched, slow).makespan_s)
-    return min(candidates, key=lambda schedule: slowed(schedule, slow).makespan_s)
+                known_s = min(known_s, slow_down(searched, slow).makespan_s)
+    return min(candidates, key=lambda schedule: slow_down(schedule, slow).makespan_s)

@@ -83,7 +83,7 @@ def correction(window: MeasurementWindow, config: CorrectionConfig) -> Correctio
     return Correction(factors, {gpu: float(np.exp(level)) for gpu, level in slow.items()})
 
 
-def corrected(problem: Problem, factors_MK: Floats) -> Problem:
+def correct_problem(problem: Problem, factors_MK: Floats) -> Problem:
     """Return the problem with corrected times.
 
     Args:

@@ -92,7 +92,7 @@ class CostTable:
                 if not set(table_degrees).intersection(row):
                     raise UsageError(
                         f"sample {sample_index}: {self.name} has the {module.name} of {self._told(sample)} with degree"
-                        f" {_listed(row)} alone, and asked for is {_listed(degrees or table_degrees)}"
+                        f" {_list_degrees(row)} alone, and asked for is {_list_degrees(degrees or table_degrees)}"
                     )
                 for degree_index, degree in enumerate(table_degrees):
                     if degree in row:
@@ -216,5 +216,5 @@ def _shape(columns: Sequence[str], key: Sequence[int]) -> str:
     return ", ".join(f"{column} {value}" for column, value in zip(columns, key, strict=True))
 
 
-def _listed(degrees: Iterable[int]) -> str:
+def _list_degrees(degrees: Iterable[int]) -> str:
     return ", ".join(map(str, sorted(degrees)))

@@ -122,7 +122,7 @@ def picture(panels: Sequence[Panel], title: str, gpus_per_node: int) -> str:
     )
     root.set("aria-labelledby", "timeline-title timeline-about")
     ET.SubElement(root, "title", id="timeline-title").text = title
-    about = "; ".join(f"{panel.name}: {_told(panel.schedule)}" for panel in panels)
+    about = "; ".join(f"{panel.name}: {_describe_schedule(panel.schedule)}" for panel in panels)
     ET.SubElement(
         root, "desc", id="timeline-about"
     ).text = f"A row for each GPU, a colour for each sample. {about}."
@@ -147,7 +147,7 @@ def _panel(group: ET.Element, panel: Panel, row: int, scale: float, end_s: float
     schedule = panel.schedule
     width, height = scale * end_s, row * schedule.gpus
     _write(group, panel.name, 0, -8, "ink name")
-    _write(group, _told(schedule), _CHARACTER * 1.4 * len(panel.name) + 14, -8, "soft number")
+    _write(group, _describe_schedule(schedule), _CHARACTER * 1.4 * len(panel.name) + 14, -8, "soft number")
     ET.SubElement(group, "rect", {"class": "idle", "width": _px(width), "height": str(height)})
     step_s = _step(end_s)
     for tick in range(math.floor(end_s / step_s) + 1):
@@ -223,7 +223,7 @@ def _row(gpus: int) -> int:
     return max(_ROW[0], min(_ROW[1], _PANEL // max(gpus, 1)))
 
 
-def _told(schedule: Schedule) -> str:
+def _describe_schedule(schedule: Schedule) -> str:
     return f"{schedule.makespan_s:.2f} s, {100 * schedule.idle:.1f} % idle"
 
 

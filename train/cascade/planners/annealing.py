@@ -13,7 +13,14 @@ import numpy as np
 from reelweave.loader.base.arrays import Flags, Numbers, Places
 from reelweave.loader.base.compiled import compiled
 from reelweave.train.cascade.planners.degree_moves import LOG, exchange, fit, set_degree, step, undo
-from reelweave.train.cascade.planners.order_moves import copy, reorder, replaced, turn, with_one, without
+from reelweave.train.cascade.planners.order_moves import (
+    copy,
+    reorder,
+    replace_sample,
+    turn,
+    with_one,
+    without,
+)
 from reelweave.train.cascade.scheduling.list_schedule import Tables
 from reelweave.train.cascade.scheduling.random_bits import Bits, below, chance
 from reelweave.train.cascade.scheduling.serial import MODULES, CascadeTable, Cells, SerialScratch, lay
@@ -92,7 +99,7 @@ def anneal(
     for sample in range(samples):
         for module in range(MODULES):
             set_degree(degree_SM, shape, tables, sample, module, degree_SM[sample, module])
-    by_size_S, rank_S = _ranked(tables)
+    by_size_S, rank_S = _rank_samples(tables)
     cell_S, makespan_C, energy_C = np.empty(samples, np.int64), np.empty(num_cells), np.empty(num_cells)
     for cell in range(num_cells):
         for index in range(count_C[cell]):
@@ -140,8 +147,8 @@ def anneal(
             if other == own_cell:
                 continue
             its_count = count_C[other]
-            replaced(order_CN[own_cell], own_count, sample, partner, own_N)
-            replaced(order_CN[other], its_count, partner, sample, its_N)
+            replace_sample(order_CN[own_cell], own_count, sample, partner, own_N)
+            replace_sample(order_CN[other], its_count, partner, sample, its_N)
             changed = exchange(
                 degree_SM, shape, tables, sample, partner, size_C[own_cell], size_C[other], log
             )
@@ -207,7 +214,7 @@ def _keep(best: State, state: State, differs_C: Flags) -> None:
 
 
 @compiled
-def _ranked(tables: Tables) -> tuple[Places, Places]:
+def _rank_samples(tables: Tables) -> tuple[Places, Places]:
     """Return samples sorted by the least work of their DiT, and the rank of each."""
     samples = len(tables.times_SMK)
     least_S = np.empty(samples)

@@ -12,13 +12,13 @@ from reelweave.loader.base.arrays import Floats
 from reelweave.train.cascade.menu import GroupMenu
 from reelweave.train.cascade.planners.annealing import Cooling, State, anneal
 from reelweave.train.cascade.planners.initial_states import dealt, degrees, smallest
-from reelweave.train.cascade.planners.pruning import narrowed, tried
+from reelweave.train.cascade.planners.pruning import narrow_degrees, times_to_try
 from reelweave.train.cascade.problem import Cascade, Module, Problem
 from reelweave.train.cascade.schedule import Run, Schedule
 from reelweave.train.cascade.scheduling.assign_gpus import TimedCascade, assign_gpus
 from reelweave.train.cascade.scheduling.in_blocks import in_blocks, table_of
 from reelweave.train.cascade.scheduling.list_schedule import Tables
-from reelweave.train.cascade.scheduling.random_bits import seeded
+from reelweave.train.cascade.scheduling.random_bits import seed_bits
 from reelweave.train.cascade.scheduling.serial import MODULES, Cells, SerialScratch, lay
 
 _FEW = 3.5  # mean samples per cell; with fewer there is too little to arrange
@@ -101,26 +101,26 @@ def in_cells(
     few, many = (
         Cooling(int(moves / searches * share), *heat, bound_s * (1 + _ENOUGH)) for share, heat in phases
     )
-    scratch, bits = SerialScratch.of(problem.samples, problem.gpus), seeded(seed)
+    scratch, bits = SerialScratch.of(problem.samples, problem.gpus), seed_bits(seed)
     cells = Cells.of(size_C, problem.degrees_K, *groups)
     pairs = Cells.of(np.add.reduceat(size_C, np.arange(0, len(size_C), 2)), problem.degrees_K, *groups)
     best: State | None = None
     best_s = known_s
     for search in range(searches):
-        times_SMK = narrowed(problem, min(bound_s * (1 + _LATE), best_s * (1 - _GAIN)))
+        times_SMK = narrow_degrees(problem, min(bound_s * (1 + _LATE), best_s * (1 - _GAIN)))
         if times_SMK is None:
-            times_SMK = narrowed(problem, best_s * (1 - _GAIN))
+            times_SMK = narrow_degrees(problem, best_s * (1 - _GAIN))
         if times_SMK is None:
             break
         parts = _PARTS[search % len(_PARTS)]
         degree_SM = degrees(problem, times_SMK, size_C[cell_S], parts, bound_s)
         state = State(order_CN.copy(), count_C.copy(), degree_SM)
-        tables = Tables(tried(problem, times_SMK, degree_SM, stacks_K), problem.degrees_K)
+        tables = Tables(times_to_try(problem, times_SMK, degree_SM, stacks_K), problem.degrees_K)
         found_s = anneal(state, tables, cells, bound_s, few, bits, scratch)
-        state = _paired(problem, state, cells, scratch)
-        times_SMK = narrowed(problem, min(found_s, best_s) * (1 - _GAIN))
+        state = _merge_pairs(problem, state, cells, scratch)
+        times_SMK = narrow_degrees(problem, min(found_s, best_s) * (1 - _GAIN))
         if times_SMK is not None:
-            tables = Tables(tried(problem, times_SMK, degree_SM, all_K), problem.degrees_K)
+            tables = Tables(times_to_try(problem, times_SMK, degree_SM, all_K), problem.degrees_K)
             found_s = anneal(state, tables, pairs, bound_s, many, bits, scratch)
         if found_s < best_s:
             best, best_s = state, found_s
@@ -129,7 +129,7 @@ def in_cells(
     return Schedule.of(_runs(problem, best, pairs, scratch), problem.gpus) if best else None
 
 
-def _paired(problem: Problem, state: State, cells: Cells, scratch: SerialScratch) -> State:
+def _merge_pairs(problem: Problem, state: State, cells: Cells, scratch: SerialScratch) -> State:
     """Merge pairs of adjacent cells without changing the schedule."""
     count = len(cells.size_C)
     if count == 1:

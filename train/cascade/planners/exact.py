@@ -14,7 +14,7 @@ import numpy as np
 from reelweave.loader.base.arrays import Floats, Places
 from reelweave.loader.base.compiled import compiled
 from reelweave.train.cascade.menu import GroupMenu
-from reelweave.train.cascade.planners.pruning import narrowed
+from reelweave.train.cascade.planners.pruning import narrow_degrees
 from reelweave.train.cascade.problem import Cascade, Module, Problem
 from reelweave.train.cascade.schedule import Schedule
 from reelweave.train.cascade.scheduling.assign_gpus import TimedCascade, assign_gpus
@@ -54,7 +54,7 @@ def exact(problem: Problem, known_s: float, budget: int, menu: GroupMenu | None 
         menu: groups that cascades may have; None: any GPUs.
     """
     limit_s = known_s * (1 - _CLOSE)
-    times_SMK = narrowed(problem, limit_s)
+    times_SMK = narrow_degrees(problem, limit_s)
     if times_SMK is None:
         return Searched(None, True, 0, known_s)
     if not (times_SMK > 0).all():
@@ -83,7 +83,7 @@ def exact(problem: Problem, known_s: float, budget: int, menu: GroupMenu | None 
     return Searched(schedule, complete, branches, schedule.makespan_s)
 
 
-def tightened(problem: Problem, bound_s: float, known_s: float) -> float:
+def tighten_bound(problem: Problem, bound_s: float, known_s: float) -> float:
     """Return a lower bound of the makespan, by exact searches between a bound and a schedule that find nothing.
 
     Args:
@@ -156,7 +156,7 @@ def _branch(
     least_N = np.empty(count)
     for n in range(count):
         least_N[n] = times_NK[n].min()
-    order_P = _ordered(least_N)
+    order_P = _order_cascades(least_N)
     total = len(order_P)
     begun_N, chosen_N = np.zeros(count, np.bool_), np.full(count, -1)
     start_N, end_N = np.zeros(count), np.zeros(count)
@@ -299,7 +299,7 @@ def _branch(
 
 
 @compiled
-def _ordered(least_N: Floats) -> Places:
+def _order_cascades(least_N: Floats) -> Places:
     """Return the existing cascades, longest first; equal ones by number."""
     key_N, order_P, total = np.zeros(len(least_N)), _numbers(len(least_N)), 0
     for n in range(len(least_N)):

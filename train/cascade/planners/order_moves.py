@@ -40,7 +40,7 @@ def turn(order_N: Numbers, count: int, sample: int, partner: int) -> None:
 
 
 @compiled
-def replaced(order_N: Numbers, count: int, sample: int, partner: int, found_N: Numbers) -> None:
+def replace_sample(order_N: Numbers, count: int, sample: int, partner: int, found_N: Numbers) -> None:
     """Copy an order with one sample replaced by another."""
     for index in range(count):
         cascade = order_N[index]

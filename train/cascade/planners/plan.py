@@ -95,7 +95,7 @@ def plan(problem: Problem, seed: int = 0, effort: float = 1.0, menu: GroupMenu |
         known_s = min(known_s, searched.makespan_s)
         searched = search_again(problem, bound_s, known_s, seed, effort, menu) or searched
     if static and searched:
-        chosen = kept(searched, static[0])
+        chosen = choose_schedule(searched, static[0])
     elif searched:
         chosen = searched
     elif static:
@@ -155,6 +155,6 @@ def search_again(
     return best
 
 
-def kept(searched: Schedule, static: Schedule) -> Schedule:
+def choose_schedule(searched: Schedule, static: Schedule) -> Schedule:
     """Return the static schedule unless the other one is worth its handoffs and groups."""
     return static if static.makespan_s <= (1 + WORTH) * searched.makespan_s else searched

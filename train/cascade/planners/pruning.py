@@ -9,7 +9,7 @@ from reelweave.train.cascade.problem import Module, Problem
 _ROUNDS = 3  # one round's pruning enables the next
 
 
-def narrowed(problem: Problem, limit_s: float) -> Floats | None:
+def narrow_degrees(problem: Problem, limit_s: float) -> Floats | None:
     """Return the times of degrees that a schedule within a limit can use, infinite for others.
 
     In such a schedule all chains end in time and the total work fits the GPUs. A degree is pruned if its extra
@@ -23,7 +23,7 @@ def narrowed(problem: Problem, limit_s: float) -> Floats | None:
     return times_SMK if fits else None
 
 
-def tried(problem: Problem, times_SMK: Floats, degree_SM: Places, tried_K: Flags) -> Floats:
+def times_to_try(problem: Problem, times_SMK: Floats, degree_SM: Places, tried_K: Flags) -> Floats:
     """Return times for a search: DiTs try only some degrees, and every cascade may keep its own.
 
     Args:

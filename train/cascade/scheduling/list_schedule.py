@@ -92,7 +92,7 @@ def place(
         scratch: buffers that hold order and starts on return.
     """
     order, start, ends, running, waits = scratch
-    total = ordered(members, count, choice, order, waits)
+    total = order_cascades(members, count, choice, order, waits)
     start[:total] = -1.0
     remaining, active, free, first = total, 0, gpus, 0
     now, makespan = 0.0, 0.0
@@ -136,7 +136,7 @@ def place(
 
 
 @compiled
-def ordered(members: Places, count: int, choice: Choice, order_N: Places, waits_S: Places) -> int:
+def order_cascades(members: Places, count: int, choice: Choice, order_N: Places, waits_S: Places) -> int:
     """Sort the cascades of some samples by urgency, count what each DiT waits for, and return their number."""
     total = 0
     for index in range(count):
@@ -175,7 +175,7 @@ def makespan(problem: Problem, choice: Choice, scratch: ListScratch) -> float:
     return float(place(members_S, problem.samples, choice, tables, problem.gpus, np.inf, scratch))
 
 
-def scheduled(problem: Problem, choice: Choice) -> Schedule:
+def schedule_samples(problem: Problem, choice: Choice) -> Schedule:
     """Return the list schedule of all samples on all GPUs."""
     scratch = ListScratch.of(problem)
     makespan(problem, choice, scratch)

@@ -16,7 +16,7 @@ _FACTOR = np.uint64(0x2545F4914F6CDD1D)
 _SPREAD = 0x9E3779B97F4A7C15  # spreads neighbouring seeds over all bits (Steele, Lea, Flood, 2014)
 
 
-def seeded(seed: int) -> Bits:
+def seed_bits(seed: int) -> Bits:
     """Return the generator state for a seed."""
     mixed = (int(seed) + 1) * _SPREAD & (2**64 - 1)
     mixed = (mixed ^ mixed >> 30) * 0xBF58476D1CE4E5B9 & (2**64 - 1)

@@ -27,7 +27,7 @@ def static(
         The schedule; None if a sample is infeasible at this degree.
     """
     choice_SM, chain_S = chains(problem, degree, menu)
-    assignments = _placed(chain_S, problem.gpus // degree, largest_first)
+    assignments = _place_samples(chain_S, problem.gpus // degree, largest_first)
     if assignments is None:
         return None
     runs: list[Run] = []
@@ -45,7 +45,7 @@ def best_static(problem: Problem, menu: GroupMenu | None = None) -> tuple[Schedu
     best: tuple[float, int] | None = None
     for degree in problem.degrees_K.tolist():
         chain_S = chains(problem, degree, menu)[1]
-        assignments = _placed(chain_S, problem.gpus // degree, largest_first=True)
+        assignments = _place_samples(chain_S, problem.gpus // degree, largest_first=True)
         if assignments is not None:
             makespan_s = max((start_s + chain_S[sample] for sample, _, start_s in assignments), default=0.0)
             best = min(best, (makespan_s, degree)) if best else (makespan_s, degree)
@@ -56,7 +56,7 @@ def best_static(problem: Problem, menu: GroupMenu | None = None) -> tuple[Schedu
     return schedule, best[1]
 
 
-def _placed(chain_S: Floats, groups: int, largest_first: bool) -> list[tuple[int, int, float]] | None:
+def _place_samples(chain_S: Floats, groups: int, largest_first: bool) -> list[tuple[int, int, float]] | None:
     """Return sample, group and start of each sample; None if one is infeasible."""
     if groups == 0 or not np.isfinite(chain_S).all():
         return None

@@ -55,7 +55,7 @@ def exchange(
             ranks embed words themselves.
         world: all ranks.
     """
-    rank_texts = world.gather_text(json.dumps([_said(batch, contexts) for batch in local_batches]))
+    rank_texts = world.gather_text(json.dumps([_describe_batch(batch, contexts) for batch in local_batches]))
     after = local_batches[-1].after
     return [_entry(row, owner, after) for owner, rows in enumerate(rank_texts) for row in json.loads(rows)]
 
@@ -72,7 +72,7 @@ def part_of(tensor: torch.Tensor) -> TensorSpec:
     return TensorSpec(tuple(tensor.shape), tensor.dtype)
 
 
-def _said(
+def _describe_batch(
     batch: Microbatch | Pack, contexts: Callable[[Microbatch | Pack], Sequence[TensorSpec]]
 ) -> dict[str, Any]:
     context_specs = contexts(batch) if batch.contexts is None else list(map(part_of, batch.contexts))

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from reelweave.train.cascade.menu import GroupMenu
 from reelweave.train.cascade.online.around import around
-from reelweave.train.cascade.online.correction import corrected, correction
+from reelweave.train.cascade.online.correction import correct_problem, correction
 from reelweave.train.cascade.online.measurements import MeasurementWindow, measurements
 from reelweave.train.cascade.online.settled import Learned, SettledOrder
 from reelweave.train.cascade.planners.plan import plan
@@ -42,7 +42,7 @@ class OnlineCorrection:
     def observe(self, planned: PlacedPlan, runs: Sequence[Sequence[RankRun]]) -> None:
         """Update the correction by the measured runs of all ranks in a step."""
         if self._config:
-            took = measurements(planned.problem, computed(planned.schedule, runs))
+            took = measurements(planned.problem, compute_times(planned.schedule, runs))
             self._window = self._window.with_iteration(took, self._config.iterations)
             estimate = correction(self._window, self._config)
             self.found = Learned(self._order.observe(estimate.slow), estimate)
@@ -56,7 +56,9 @@ class OnlineCorrection:
             learned: results of measured steps.
         """
         estimate, order = learned.correction, learned.order
-        believed = corrected(problem, estimate.factors_of(problem.degrees_K)) if estimate.factors else problem
+        believed = (
+            correct_problem(problem, estimate.factors_of(problem.degrees_K)) if estimate.factors else problem
+        )
         cascade_plan = plan(believed, seed, menu=self._menu)
         schedule = cascade_plan.schedule
         if estimate.slow:
@@ -65,7 +67,7 @@ class OnlineCorrection:
         return PlacedPlan(cascade_plan, order.on_ranks(schedule), problem, order)
 
 
-def computed(schedule: Schedule, runs: Sequence[Sequence[RankRun]]) -> Schedule:
+def compute_times(schedule: Schedule, runs: Sequence[Sequence[RankRun]]) -> Schedule:
     """Return compute times without waiting: from the latest begin of a cascade's ranks to the latest end."""
     starts: dict[Cascade, float] = {}
     ends: dict[Cascade, float] = {}

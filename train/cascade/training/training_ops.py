@@ -18,7 +18,7 @@ from reelweave.train.objectives.draw import draw_dropped
 from reelweave.train.parallel.context.context import ContextParallel
 from reelweave.train.parallel.context.denoise import ContextParallelErrors
 from reelweave.train.parallel.pipeline.pipeline import Weigh
-from reelweave.train.step.losses import InputSource, Losses, captions_of, losses_of, padded, stored_text
+from reelweave.train.step.losses import InputSource, Losses, captions_of, losses_of, pad_contexts, stored_text
 from reelweave.train.step.squared_errors import whole_model_errors
 from reelweave.train.step.step_losses import StepLosses
 
@@ -138,15 +138,15 @@ class TrainingOps:
                 return module_outputs[Module.VAE].pop(0)[None].float()
             return torch.stack(module_outputs.pop(Module.VAE)).float()
 
-        def encoded(dropped: Sequence[bool]) -> EncodedText:
+        def encode_text(dropped: Sequence[bool]) -> EncodedText:
             if not entry.contexts:
                 return bundle.text.encode(captions_of(entry.batch.captions, dropped))
             contexts = module_outputs.pop(Module.TEXT)
             if entry.text_stored:
                 return stored_text(bundle, contexts, dropped, self._device)
-            return padded(contexts)
+            return pad_contexts(contexts)
 
-        return InputSource(clean, encoded)
+        return InputSource(clean, encode_text)
 
 
 def contexts_of(bundle: Bundle, config: CascadesConfig, batch: Microbatch | Pack) -> list[TensorSpec]:

@@ -80,10 +80,10 @@ def append_ranks(path: Path, step: int, waits: RankWaits, max_bytes: int = MAX_B
         size = file.tell()
     if size > max_bytes:
         with whole_file(path) as aside, path.open("rb") as lines, aside.open("w", encoding="utf-8") as file:
-            file.writelines(record.line() for record in _joined(lines))
+            file.writelines(record.line() for record in _join_pairs(lines))
 
 
-def _joined(lines: Iterator[bytes]) -> Iterator[RankRecord]:
+def _join_pairs(lines: Iterator[bytes]) -> Iterator[RankRecord]:
     """Yield pairs of records as one; those that do not follow each other stay as they are."""
     records = _records(lines)
     for first, second in zip_longest(records, records):

@@ -31,10 +31,10 @@ def metrics_line(metrics: StepMetrics, run: str) -> str:
 
 def read_metrics(out: Path, last_step: int) -> Iterator[StepMetrics]:
     """Iterate over recorded steps up to ``last_step``; skips lines truncated by a kill."""
-    return (metrics for metrics, _ in _recorded(out / METRICS, last_step))
+    return (metrics for metrics, _ in _read_recorded(out / METRICS, last_step))
 
 
-def _recorded(path: Path, last_step: int) -> Iterator[tuple[StepMetrics, bytes]]:
+def _read_recorded(path: Path, last_step: int) -> Iterator[tuple[StepMetrics, bytes]]:
     """Yield recorded steps up to ``last_step`` with their lines."""
     if not path.exists():
         return
@@ -42,8 +42,8 @@ def _recorded(path: Path, last_step: int) -> Iterator[tuple[StepMetrics, bytes]]
         for line in lines:
             try:
                 record = json.loads(line)
-                times = _TIMES.validate_python(_known(StepTimes, record))
-                metrics = _METRICS.validate_python({**_known(StepMetrics, record), "times": times})
+                times = _TIMES.validate_python(_known_fields(StepTimes, record))
+                metrics = _METRICS.validate_python({**_known_fields(StepMetrics, record), "times": times})
                 metrics_line(metrics, "")  # only lines that can be written again are valid
             except _NO_RECORD:
                 continue
@@ -54,14 +54,14 @@ def _recorded(path: Path, last_step: int) -> Iterator[tuple[StepMetrics, bytes]]
 def forget_after(out: Path, last_step: int) -> None:
     """Remove lines of later steps, which will be repeated after a resume; all lines if no step is left."""
     with whole_file(out / METRICS) as aside, aside.open("wb") as file:
-        file.writelines(line for _, line in _recorded(out / METRICS, last_step))
+        file.writelines(line for _, line in _read_recorded(out / METRICS, last_step))
     for path in (out / LOSSES, out / RECONSTRUCTION, out / VALIDATION, out / RANKS, out / CHECKPOINTS):
         if path.exists():
             with whole_file(path) as aside, path.open("rb") as lines, aside.open("wb") as file:
                 file.writelines(line for line in lines if last_step and _step(line) <= last_step)
 
 
-def _known(kind: type[StepMetrics | StepTimes], record: dict[str, Any]) -> dict[str, Any]:
+def _known_fields(kind: type[StepMetrics | StepTimes], record: dict[str, Any]) -> dict[str, Any]:
     return {field.name: record[field.name] for field in fields(kind) if field.name in record}
 
 

@@ -56,12 +56,12 @@ def attention_backend(
     width = model.hidden // model.heads if isinstance(model, TransformerConfig) else _PUBLISHED_WIDTH
     q_BHLD = torch.zeros(1, 1, 128, width, device=device, dtype=getattr(torch, dtype), requires_grad=True)
     # PyTorch sets its own order at its first choice, over any that was set before.
-    usual = _NAMES.get(_taken(q_BHLD), "another")
+    usual = _NAMES.get(_backend_taken(q_BHLD), "another")
     with ExitStack() as stack:
         name = usual
         if backend != "auto":
             try:
-                name = stack.enter_context(served(backend, q_BHLD, usual))
+                name = stack.enter_context(prefer_backend(backend, q_BHLD, usual))
             except UsageError as error:
                 if required:
                     raise
@@ -71,7 +71,7 @@ def attention_backend(
 
 
 @contextmanager
-def served(backend: AttentionBackend, q_BHLD: torch.Tensor, usual: str) -> Iterator[str]:
+def prefer_backend(backend: AttentionBackend, q_BHLD: torch.Tensor, usual: str) -> Iterator[str]:
     """Put an implementation first that serves such heads; gives its name.
 
     Raises:
@@ -119,14 +119,14 @@ def _backend(backend: AttentionBackend) -> SDPBackend:
     return SDPBackend.CUDNN_ATTENTION if backend == "cudnn" else SDPBackend.FLASH_ATTENTION
 
 
-def _taken(q_BHLD: torch.Tensor) -> SDPBackend:
+def _backend_taken(q_BHLD: torch.Tensor) -> SDPBackend:
     """Return what PyTorch takes for such heads in training, without a mask."""
     return SDPBackend(torch._fused_sdp_choice(q_BHLD, q_BHLD, q_BHLD))
 
 
 def _problem(backend: AttentionBackend, q_BHLD: torch.Tensor) -> str | None:
     """Return why an implementation does not train such heads; None: it does."""
-    if _taken(q_BHLD) != _backend(backend):
+    if _backend_taken(q_BHLD) != _backend(backend):
         return "PyTorch passes it over"
     try:
         output_BHLD = F.scaled_dot_product_attention(q_BHLD, q_BHLD, q_BHLD)

@@ -106,8 +106,8 @@ class BlockDiagonal:
             return query_L[query] == key_M[key]
 
         return BlockMask.from_kv_blocks(
-            *_listed(seen_QK & ~full_QK),
-            *_listed(full_QK),
+            *_list_blocks(seen_QK & ~full_QK),
+            *_list_blocks(full_QK),
             BLOCK_SIZE=BLOCK,
             mask_mod=same,
             seq_lengths=(len(query_L), len(key_M)),
@@ -143,7 +143,7 @@ def _counts(owner_L: torch.Tensor) -> torch.Tensor:
     return (len(owner_L) - first_Q).clamp(max=BLOCK)
 
 
-def _listed(blocks_QK: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _list_blocks(blocks_QK: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the count of set blocks per row, int32 [1, 1, Q], and column indices with set ones first, [1, 1, Q, K]."""
     columns_QK = blocks_QK.int().argsort(dim=1, descending=True, stable=True)
     return blocks_QK.sum(dim=1, dtype=torch.int32)[None, None], columns_QK.int()[None, None]

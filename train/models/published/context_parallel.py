@@ -43,7 +43,7 @@ def in_a_row(values_BLV: torch.Tensor, patch: Patch) -> torch.Tensor:
 
 
 @contextmanager
-def placed(
+def select_positions(
     positions: nn.Module, latent_size: Sequence[int], select: Callable[[Any], object]
 ) -> Iterator[None]:
     """Let a module make the positions of a whole video, whatever video it is called with, and select local ones.
@@ -97,13 +97,13 @@ class SelfAttention:
         q_BLD, k_BLD = attn.norm_q(attn.to_q(hidden_states)), attn.norm_k(attn.to_k(hidden_states))
         v_BLD = attn.to_v(hidden_states)
         q_BLHD, k_BLHD, v_BLHD = (x.unflatten(2, (attn.heads, -1)) for x in (q_BLD, k_BLD, v_BLD))
-        q_BLHD, k_BLHD = (_rotated(x, rotary_emb.rotation) for x in (q_BLHD, k_BLHD))
+        q_BLHD, k_BLHD = (_rotate_pairs(x, rotary_emb.rotation) for x in (q_BLHD, k_BLHD))
         y_BHLD = rotary_emb.attend.attend(*(x.transpose(1, 2) for x in (q_BLHD, k_BLHD, v_BLHD)))
         out_BLD: torch.Tensor = attn.to_out[1](attn.to_out[0](y_BHLD.transpose(1, 2).flatten(2)))
         return out_BLD
 
 
-def _rotated(x_BLHD: torch.Tensor, rotation: Rotation) -> torch.Tensor:
+def _rotate_pairs(x_BLHD: torch.Tensor, rotation: Rotation) -> torch.Tensor:
     """Rotate pairs of adjacent values, in the dtype of the positions if that is wider."""
     even, odd = x_BLHD[..., 0::2], x_BLHD[..., 1::2]
     cos, sin = rotation[0][..., 0::2], rotation[1][..., 1::2]
@@ -171,7 +171,7 @@ class JointAttention:
 def _heads(attn: Any, x_BLD: torch.Tensor) -> Heads:
     """Return queries, keys and values, [B, H, L, head width] each."""
     layers = (attn.to_q, attn.norm_q), (attn.to_k, attn.norm_k), (attn.to_v, None)
-    return _projected(attn, x_BLD, layers)
+    return _project_heads(attn, x_BLD, layers)
 
 
 def _added_heads(attn: Any, text_BMD: torch.Tensor) -> Heads:
@@ -181,10 +181,10 @@ def _added_heads(attn: Any, text_BMD: torch.Tensor) -> Heads:
         (attn.add_k_proj, attn.norm_added_k),
         (attn.add_v_proj, None),
     )
-    return _projected(attn, text_BMD, layers)
+    return _project_heads(attn, text_BMD, layers)
 
 
-def _projected(attn: Any, x_BLD: torch.Tensor, layers: Sequence[tuple[Any, Any]]) -> Heads:
+def _project_heads(attn: Any, x_BLD: torch.Tensor, layers: Sequence[tuple[Any, Any]]) -> Heads:
     projections = []
     for layer, norm in layers:
         x_BHLD = layer(x_BLD).unflatten(2, (attn.heads, -1)).transpose(1, 2)

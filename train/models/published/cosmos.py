@@ -5,7 +5,12 @@ from contextlib import ExitStack
 import torch
 
 from reelweave.train.models.dit import TokenLayout
-from reelweave.train.models.published.context_parallel import JointAttention, Placed, Rotation, placed
+from reelweave.train.models.published.context_parallel import (
+    JointAttention,
+    Placed,
+    Rotation,
+    select_positions,
+)
 from reelweave.train.models.published.shared import DiffusersDenoiser
 
 
@@ -67,9 +72,9 @@ class Cosmos(DiffusersDenoiser):
             return Placed((cos_LD[pack.local], sin_LD[pack.local]), attend)
 
         with ExitStack() as stack:
-            stack.enter_context(placed(self.model.rope, size, select))
+            stack.enter_context(select_positions(self.model.rope, size, select))
             if (learned := self.model.learnable_pos_embed) is not None:
-                stack.enter_context(placed(learned, size, lambda x_BLD: x_BLD[:, pack.local]))
+                stack.enter_context(select_positions(learned, size, lambda x_BLD: x_BLD[:, pack.local]))
             return self._predict(x_BCTHW, time_B, context_BMD, mask_BM)
 
     def _attention(self, video: int, text: int) -> int:

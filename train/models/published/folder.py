@@ -72,7 +72,7 @@ def scheduler_description(name: str, key: str) -> dict[str, Any]:
 
 
 def _pipeline_json(name: str, path: str, key: str) -> dict[str, Any]:
-    root = Path(name) if Path(name).is_dir() else _fetched(name, [path], key)
+    root = Path(name) if Path(name).is_dir() else _fetch_folder(name, [path], key)
     return read_json(root / path, key) if (root / path).is_file() else {}
 
 
@@ -86,7 +86,7 @@ def part_description(name: str, subfolder: str, key: str) -> dict[str, Any]:
     if root.is_dir():
         return description(part_folder(name, subfolder, key), key)
     prefix = f"{subfolder}/" if subfolder else ""
-    return description(_fetched(name, [f"{prefix}{DESCRIPTION}"], key) / subfolder, key)
+    return description(_fetch_folder(name, [f"{prefix}{DESCRIPTION}"], key) / subfolder, key)
 
 
 def description(folder: Path, key: str) -> dict[str, Any]:
@@ -127,7 +127,7 @@ def words_folder(name: str, subfolder: str, key: str) -> Path:
     """
     root, prefix = Path(name), f"{subfolder}/" if subfolder else ""
     if not root.is_dir():
-        root = _fetched(name, [f"{prefix}*{suffix}" for suffix in TOKENIZER_FILES], key)
+        root = _fetch_folder(name, [f"{prefix}*{suffix}" for suffix in TOKENIZER_FILES], key)
     return root / subfolder
 
 
@@ -155,7 +155,7 @@ def read_json(path: Path, key: str) -> dict[str, Any]:
     return values
 
 
-def _fetched(name: str, patterns: list[str], key: str) -> Path:
+def _fetch_folder(name: str, patterns: list[str], key: str) -> Path:
     try:
         from huggingface_hub import snapshot_download
 

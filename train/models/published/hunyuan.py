@@ -7,7 +7,12 @@ from reelweave.train.config.parts import TextConfig
 from reelweave.train.config.text import TransformersTextConfig
 from reelweave.train.models.attention.patches import Patch
 from reelweave.train.models.dit import TokenLayout
-from reelweave.train.models.published.context_parallel import JointAttention, Placed, Rotation, placed
+from reelweave.train.models.published.context_parallel import (
+    JointAttention,
+    Placed,
+    Rotation,
+    select_positions,
+)
 from reelweave.train.models.published.shared import DiffusersDenoiser
 
 _SKIPPED_LAYERS = 2
@@ -121,7 +126,7 @@ class HunyuanVideo(DiffusersDenoiser):
             lambda _module, _inputs, text_BMD: text_BMD[:, pack.local_text]
         )
         try:
-            with placed(self.model.rope, self._latent_size(grid), select):
+            with select_positions(self.model.rope, self._latent_size(grid), select):
                 return self._predict(x_BCTHW, time_B, context_BMD, mask_BM)
         finally:
             refined.remove()

@@ -10,7 +10,12 @@ from reelweave.train.config.first_frames import FirstFramesConfig
 from reelweave.train.models.attention.positions import Window
 from reelweave.train.models.denoiser import InputRows
 from reelweave.train.models.dit import TokenLayout
-from reelweave.train.models.published.context_parallel import Placed, Rotation, SelfAttention, placed
+from reelweave.train.models.published.context_parallel import (
+    Placed,
+    Rotation,
+    SelfAttention,
+    select_positions,
+)
 from reelweave.train.models.published.experts import times_of
 from reelweave.train.models.published.folder import PIPELINE, pipeline_description
 from reelweave.train.models.published.shared import DiffusersDenoiser
@@ -74,7 +79,7 @@ class Wan(DiffusersDenoiser):
             cos_1L1D, sin_1L1D = rotation
             return cos_1L1D[:, here_L], sin_1L1D[:, here_L]
 
-        with placed(self.model.rope, window.full_size, select):
+        with select_positions(self.model.rope, window.full_size, select):
             return super().forward(x_BCTHW, t_B, context_BMD, mask_BM)
 
     def _predict(
@@ -118,7 +123,7 @@ class Wan(DiffusersDenoiser):
             cos_1L1D, sin_1L1D = rotation
             return Placed((cos_1L1D[:, pack.local], sin_1L1D[:, pack.local]), attend)
 
-        with placed(self.model.rope, self._latent_size(grid), select):
+        with select_positions(self.model.rope, self._latent_size(grid), select):
             return self._predict(x_BCTHW, time_B, context_BMD, mask_BM)
 
     def _attention(self, video: int, text: int) -> int:

@@ -169,11 +169,11 @@ class _Unpadded:
 
     def attend(self, q_BHLD: torch.Tensor, k_BHMD: torch.Tensor, v_BHMD: torch.Tensor) -> torch.Tensor:
         B, H, L, D = q_BHLD.shape
-        k_1HND, v_1HND = (_packed(x).index_select(2, self.valid_tokens) for x in (k_BHMD, v_BHMD))
-        y_1HND: torch.Tensor = self.ring.attend(_packed(q_BHLD), k_1HND, v_1HND)
+        k_1HND, v_1HND = (_pack_batch(x).index_select(2, self.valid_tokens) for x in (k_BHMD, v_BHMD))
+        y_1HND: torch.Tensor = self.ring.attend(_pack_batch(q_BHLD), k_1HND, v_1HND)
         return y_1HND.view(H, B, L, D).transpose(0, 1)
 
 
-def _packed(x_BHLD: torch.Tensor) -> torch.Tensor:
+def _pack_batch(x_BHLD: torch.Tensor) -> torch.Tensor:
     """Return a batch as one sequence, [1, H, B * L, D]."""
     return x_BHLD.transpose(0, 1).flatten(1, 2)[None]

@@ -109,15 +109,15 @@ class _Exchange(torch.autograd.Function):
         ctx: Any, counts: Counts, group: dist.ProcessGroup, *tensors: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
         ctx.counts, ctx.group = counts, group
-        return _exchanged(tensors, counts, group)
+        return _exchange_tensors(tensors, counts, group)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         back = [(receive, send) for send, receive in ctx.counts]
-        return None, None, *_exchanged(gradients, back, ctx.group)
+        return None, None, *_exchange_tensors(gradients, back, ctx.group)
 
 
-def _exchanged(
+def _exchange_tensors(
     tensors: Sequence[torch.Tensor], counts: Counts, group: dist.ProcessGroup
 ) -> tuple[torch.Tensor, ...]:
     if torch.compiler.is_compiling():

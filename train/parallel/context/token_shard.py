@@ -113,7 +113,7 @@ def _part_of(model: Cuttable, inputs: DenoisingInputs, ranks: ContextParallel) -
             raise model.no_packs()
         text_BM = model.text_in_sequence(inputs.known_mask, ranks.size)
         if text_BM is not None:
-            return _interleaved(grids, text_BM, bool(model.pooled_width), inputs, ranks)
+            return _interleave_text(grids, text_BM, bool(model.pooled_width), inputs, ranks)
     cut = ranks.cut(sum(map(math.prod, grids)))
     return _one_stream(grids, cut, TokenLayout(local=cut.part(ranks.rank)), inputs, ranks)
 
@@ -230,7 +230,9 @@ def _two_streams(grids: Sequence[Grid], inputs: DenoisingInputs, ranks: ContextP
         joint = Segments.of(list(map(sum, pairs)), timestep_input.device)
         both = ranks.attend_packed(cut, joint)
         last = ranks.attend_packed(cut, joint, queries=(video_cut, videos))
-        pack = TokenLayout(_clipped(videos, video, video_counts), captions=_clipped(texts, text, own_text))
+        pack = TokenLayout(
+            _clip_segments(videos, video, video_counts), captions=_clip_segments(texts, text, own_text)
+        )
         context = valid_rows(context, mask)
     else:
         padded = inputs.padding_mask is not None
@@ -242,7 +244,7 @@ def _two_streams(grids: Sequence[Grid], inputs: DenoisingInputs, ranks: ContextP
     return TokenShard(video_cut, video, grids, pack, video_counts, timestep_input, context[:, text], None)
 
 
-def _interleaved(
+def _interleave_text(
     grids: Sequence[Grid],
     text_BM: torch.Tensor,
     pooled: bool,
@@ -283,6 +285,6 @@ def _interleaved(
     return TokenShard(video, pack.local, grids, pack, [video_count], inputs.timestep_input, context, mask)
 
 
-def _clipped(samples: Segments, span: slice, counts_n: list[int]) -> Segments:
+def _clip_segments(samples: Segments, span: slice, counts_n: list[int]) -> Segments:
     """Return the segments of some adjacent tokens with their local counts."""
     return Segments(counts_n, clip_groups(samples.cu_seqlens, span.start, span.stop))

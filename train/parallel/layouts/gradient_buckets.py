@@ -8,7 +8,7 @@ from torch import nn
 
 from reelweave.train.distributed.world import World
 from reelweave.train.parallel.layouts.ready_buckets import ReadyBuckets
-from reelweave.train.step.buckets import bucketed
+from reelweave.train.step.buckets import fill_buckets
 
 BUCKET_VALUES = 1 << 24
 """Values of a bucket: 64 MiB of float32."""
@@ -42,7 +42,7 @@ class GradientBuckets:
         names = list(weights)[::-1] if ranks.size > 1 else []
         gradients = {name: _gradient(weights[name]) for name in names}
         sizes = [(name, gradient.dtype, _room(gradient)) for name, gradient in gradients.items()]
-        buckets = bucketed(sizes, max_values)
+        buckets = fill_buckets(sizes, max_values)
         for bucket in buckets:
             bucket_grads = [gradients.pop(name) for name in bucket]
             buffer = torch.cat(

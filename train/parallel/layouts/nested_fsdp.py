@@ -19,7 +19,7 @@ class NestedFSDP(FSDP):
 
     def __init__(self, bundle: Bundle, config: LayoutConfig, ranks: Ranks) -> None:
         parameters = bundle.trained()
-        wholes = {name: _replicated(parameter, ranks) for name, parameter in parameters.items()}
+        wholes = {name: _replicate_parameter(parameter, ranks) for name, parameter in parameters.items()}
         super().__init__(bundle, config, ranks, wholes)
         sharded = {
             name: parameter for name, parameter in parameters.items() if isinstance(parameter, DTensor)
@@ -28,7 +28,7 @@ class NestedFSDP(FSDP):
         self._blocks = GradientBuckets(shards, sharded, ranks.along("dp_replicate"))
         for name, parameter in sharded.items():
             # FSDP accumulates in place, in the memory that replicas sum.
-            parameter.grad = pieces.placed(self._gradient(name), parameter)
+            parameter.grad = pieces.place_piece(self._gradient(name), parameter)
 
     @property
     def accumulates(self) -> bool:
@@ -43,7 +43,7 @@ class NestedFSDP(FSDP):
         self._blocks.sum_()
 
 
-def _replicated(parameter: nn.Parameter, ranks: Ranks) -> nn.Parameter:
+def _replicate_parameter(parameter: nn.Parameter, ranks: Ranks) -> nn.Parameter:
     """Return a parameter that FSDP has sharded over a block as a shard of all blocks, in the same memory."""
     if not isinstance(parameter, DTensor):
         return parameter

@@ -83,7 +83,7 @@ class ParallelModel:
         self._buckets = GradientBuckets(replicated, self._wholes, ranks.along(*SUMMED))
         for name, parameter in self._wholes.items():
             if isinstance(parameter, DTensor):
-                parameter.grad = pieces.placed(self._gradient(name), parameter)
+                parameter.grad = pieces.place_piece(self._gradient(name), parameter)
         local_text = "\n".join(f"{name} {parameter.numel()}" for name, parameter in self._wholes.items())
         held = [
             line.split() for text in ranks.along("pp").gather_text(local_text) for line in text.splitlines()
@@ -227,12 +227,12 @@ class ParallelModel:
 
         Values written into weights through them take effect at the next `share`.
         """
-        return {name: pieces.placed(tensor, self._wholes[name]) for name, tensor in tensors.items()}
+        return {name: pieces.place_piece(tensor, self._wholes[name]) for name, tensor in tensors.items()}
 
     def optimizer_state(self) -> dict[str, torch.Tensor]:
         """Return the optimizer's state, named WEIGHT.NAME and placed as in `placed`."""
         return {
-            name: pieces.placed(tensor, self._wholes[key]) if tensor.ndim else tensor
+            name: pieces.place_piece(tensor, self._wholes[key]) if tensor.ndim else tensor
             for key, weight in self.weights.items()
             for name, tensor in state_tensors(self.optimizer, {key: weight}).items()
         }

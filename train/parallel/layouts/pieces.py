@@ -9,17 +9,17 @@ from torch.distributed.tensor import DTensor
 
 from reelweave.train.checkpoint.pieces import piece_of
 from reelweave.train.distributed.world import World
-from reelweave.train.parallel.fp8 import unwrapped
+from reelweave.train.parallel.fp8 import unwrap_shard
 
 
 def local(parameter: nn.Parameter) -> nn.Parameter:
     """Return this rank's shard of a parameter in the same memory; the parameter itself if it is whole."""
     if not isinstance(parameter, DTensor):
         return parameter
-    return nn.Parameter(unwrapped(parameter.to_local()).detach())
+    return nn.Parameter(unwrap_shard(parameter.to_local()).detach())
 
 
-def placed(piece: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
+def place_piece(piece: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
     """Return a shard as part of a tensor placed like ``reference``, in the same memory.
 
     Its rows may have another shape than those of a ``reference`` that is divided by rows.
@@ -49,7 +49,7 @@ def parts(tensor: torch.Tensor) -> int:
     )
 
 
-def gathered(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def gather_tensors(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Return whole tensors by name; a collective if they are sharded."""
     return {
         name: tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
@@ -64,7 +64,7 @@ def copy_(target: torch.Tensor, full: torch.Tensor) -> None:
         full = full[
             tuple(slice(begin, begin + size) for begin, size in zip(piece.offsets, piece.sizes, strict=True))
         ]
-        target = unwrapped(target.to_local())
+        target = unwrap_shard(target.to_local())
     target.copy_(full)
 
 

@@ -19,7 +19,7 @@ from reelweave.train.parallel.layouts.parallel_model import ParallelModel
 from reelweave.train.parallel.layouts.ready_buckets import ReadyBuckets
 from reelweave.train.parallel.mesh import Ranks
 from reelweave.train.parallel.rank_grid import CONTEXT
-from reelweave.train.step.buckets import bucketed
+from reelweave.train.step.buckets import fill_buckets
 
 # Bounds the buffers of a collective: 256 MiB of float32.
 BUCKET_VALUES = 1 << 26
@@ -54,8 +54,8 @@ class ZeRO1(ParallelModel):
         super().__init__(bundle, config, ranks, wholes)
         # A backward completes the last layers first; updated weights are needed from the first on.
         sizes = [(name, parameter.dtype, parameter.numel()) for name, parameter in self._parameters.items()]
-        self._gathered = bucketed(sizes, BUCKET_VALUES)
-        self._reduced = bucketed(sizes[::-1], BUCKET_VALUES)
+        self._gathered = fill_buckets(sizes, BUCKET_VALUES)
+        self._reduced = fill_buckets(sizes[::-1], BUCKET_VALUES)
         self._scattering: deque[tuple[list[str], dist.Work, torch.Tensor, torch.Tensor]] = deque()
         self._summing: list[tuple[list[str], dist.Work, torch.Tensor]] = []
         self._ready = ReadyBuckets(
@@ -96,7 +96,7 @@ class ZeRO1(ParallelModel):
         own_N = sent_WN.new_empty(sent_WN.shape[1])
         sent = sent_WN.flatten()
         work = dist.reduce_scatter_tensor(own_N, sent, group=self._sharing.group, async_op=True)
-        self._scattering.append((bucket, _begun(work), sent, own_N))
+        self._scattering.append((bucket, _begin_work(work), sent, own_N))
 
     def _settle(self) -> None:
         """Finish the oldest reduce-scatter, and begin the sum of its result over replicas."""
@@ -106,7 +106,7 @@ class ZeRO1(ParallelModel):
             self._spread(bucket, own_N)
             return
         work = dist.all_reduce(own_N, group=self._replicas.group, async_op=True)
-        self._summing.append((bucket, _begun(work), own_N))
+        self._summing.append((bucket, _begin_work(work), own_N))
 
     def _spread(self, bucket: list[str], own_N: torch.Tensor) -> None:
         counts = [_chunk(self._parameters[name], self._sharing.size) for name in bucket]
@@ -144,7 +144,7 @@ class ZeRO1(ParallelModel):
         return parameter.grad
 
 
-def _begun(work: dist.Work | None) -> dist.Work:
+def _begin_work(work: dist.Work | None) -> dist.Work:
     assert work is not None, "this rank is in the group"
     return work
 

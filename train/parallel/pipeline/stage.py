@@ -70,7 +70,9 @@ class _Ends:
     def leave(self, streams: tuple[torch.Tensor, torch.Tensor], *_: object) -> torch.Tensor:
         """Send tokens on; returns zeros whose gradient is that of the sent tokens, whatever the loss computes."""
         sent = streams if self._model.changes_text else streams[:1]
-        out_BLV: torch.Tensor = _Leave.apply(self._neighbours, _wanted(), self._model.patch_values, *sent)
+        out_BLV: torch.Tensor = _Leave.apply(
+            self._neighbours, _dummy_input(), self._model.patch_values, *sent
+        )
         return out_BLV
 
     def _like(self, x_BLK: torch.Tensor) -> torch.Tensor:
@@ -81,11 +83,11 @@ class _Ends:
         return x_BLK.new_empty((), dtype=dtype).expand(*x_BLK.shape[:2], self._model.config.hidden)
 
     def _take(self, *like: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        entered: tuple[torch.Tensor, ...] = _Enter.apply(self._neighbours, _wanted(), *like)
+        entered: tuple[torch.Tensor, ...] = _Enter.apply(self._neighbours, _dummy_input(), *like)
         return entered
 
 
-def _wanted() -> torch.Tensor:
+def _dummy_input() -> torch.Tensor:
     """Return an input that requires a gradient, without which autograd would skip the operation."""
     return torch.zeros((), requires_grad=True)
 

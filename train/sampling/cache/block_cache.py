@@ -167,7 +167,7 @@ class _Evaluation:
 
         def forward(*args: Any, **kwargs: Any) -> Any:
             if index == 0 and is_teacache:
-                self.hit = self.cache.decide(self.branch, _modulated(block, *args[:3]))
+                self.hit = self.cache.decide(self.branch, _modulate_input(block, *args[:3]))
             if self.hit and (index or is_teacache):
                 streams = _streams(args, kwargs, len(self.branch.added))
                 if index == self.last:
@@ -195,7 +195,7 @@ def _streams(args: Sequence[Any], kwargs: dict[str, Any], count: int) -> tuple[t
     )
 
 
-def _modulated(block: Any, x_BLD: torch.Tensor, *conditions: torch.Tensor) -> torch.Tensor:
+def _modulate_input(block: Any, x_BLD: torch.Tensor, *conditions: torch.Tensor) -> torch.Tensor:
     """Return the input of the first branch of a block of ours: normalized, scaled and shifted by the time."""
     joint = isinstance(block, JointBlock)
     modulation, condition_BD = (

@@ -20,7 +20,7 @@ from reelweave.train.sampling.in_training.experts import expert_runners, other_e
 from reelweave.train.sampling.in_training.groups import VideoGroups
 from reelweave.train.sampling.in_training.parts import load_part_, set_adapters_, to_sample
 from reelweave.train.sampling.layout import VideoLayout
-from reelweave.train.sampling.trained.load import Trained, published, sampled_fps, trained_weights
+from reelweave.train.sampling.trained.load import Trained, find_published, sampled_fps, trained_weights
 
 
 def load_trained_on(
@@ -71,7 +71,7 @@ def load_published_on(
     Raises:
         UsageError: as in `load_published`, or the degrees fit neither the ranks nor the model.
     """
-    name, config, weights = published(config, lora, world)
+    name, config, weights = find_published(config, lora, world)
     config = to_sample(config if parallel is None else config.model_copy(update={"parallel": parallel}))
     ranks = Ranks.of(config.parallel, world)
     bundle = place(config, ranks).eval()

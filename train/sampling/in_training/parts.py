@@ -26,7 +26,7 @@ def to_sample(config: TrainConfig) -> TrainConfig:
 def load_part_(saved: Weights, bundle: Bundle, ranks: Ranks) -> None:
     """Read this rank's part of a checkpoint's weights; a collective."""
     targets = {
-        name: pieces.placed(pieces.local(parameter), parameter)
+        name: pieces.place_piece(pieces.local(parameter), parameter)
         for name, parameter in bundle.trained().items()
     }
     saved.load_(targets, _shapes(targets, ranks))

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from reelweave.train.distributed.world import World
 from reelweave.train.sampling.latent_parallel.rules import Aids
-from reelweave.train.sampling.ranks.agreement import gathered
+from reelweave.train.sampling.ranks.agreement import gather_by_rank
 
 DECAY_FROM, DELTA_FROM, RESCALE_FROM, FINAL_FROM = 0.6, 0.55, 0.2, 0.85
 
@@ -25,7 +25,7 @@ def rising(progress: float, start: float, end: float) -> float:
     return end * max(0.0, progress - start) / (1 - start)
 
 
-def smoothed(x_BCTHW: torch.Tensor, share: float, zero_padded: bool) -> torch.Tensor:
+def smooth_latents(x_BCTHW: torch.Tensor, share: float, zero_padded: bool) -> torch.Tensor:
     """Return x with a share of its mean over 3 x 3 places.
 
     Args:
@@ -39,7 +39,7 @@ def smoothed(x_BCTHW: torch.Tensor, share: float, zero_padded: bool) -> torch.Te
     return (1 - share) * x_BCTHW + share * mean.view_as(x_BCTHW)
 
 
-def aided(
+def combine_aided(
     predictions: Sequence[torch.Tensor],
     weights: Sequence[float],
     aids: Aids,
@@ -55,14 +55,14 @@ def aided(
         aids: strengths at the last step.
         progress: share of the steps, from 0 to 1.
         spread: standard deviation of each channel.
-        zero_padded: see `smoothed`.
+        zero_padded: see `smooth_latents`.
     """
     *leading, last = predictions
     decay = 1 - rising(progress, DECAY_FROM, aids.guidance_decay)
     share = rising(progress, DELTA_FROM, aids.delta_smoothing)
     total = last
     for prediction, weight in zip(leading, weights, strict=False):
-        total = total + decay * weight * smoothed(prediction - last, share, zero_padded)
+        total = total + decay * weight * smooth_latents(prediction - last, share, zero_padded)
     phi = rising(progress, RESCALE_FROM, aids.rescale) if leading else 0.0
     if not phi:
         return total
@@ -91,6 +91,6 @@ def shared_spread(
     x_NBCTHW = torch.stack(list(xs)).double()
     weighted = x_NBCTHW * share
     moments = torch.stack([weighted.sum((3, 4, 5)), (weighted * x_NBCTHW).sum((3, 4, 5))])
-    total, squares = gathered(moments, groups).sum(dim=0)
+    total, squares = gather_by_rank(moments, groups).sum(dim=0)
     variance_NBC = (squares - total.square() / positions).clamp(min=0) / (positions - 1)
     return list(variance_NBC.sqrt().to(xs[0].dtype)[..., None, None, None])

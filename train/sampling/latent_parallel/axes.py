@@ -26,7 +26,7 @@ def axis_of(kind: Axes, step: int, total: int, grid: Sequence[int], parts: int) 
     if kind == "strict":
         return step % 3
     if kind == "phases":
-        return _phased(step, total, grid, parts)
+        return _phase_offset(step, total, grid, parts)
     eligible = [axis for axis in (TIME, ROWS, COLUMNS) if grid[axis] >= parts]
     if not eligible:
         T, H, W = grid
@@ -37,7 +37,7 @@ def axis_of(kind: Axes, step: int, total: int, grid: Sequence[int], parts: int) 
     return eligible[step % len(eligible)] if kind == "eligible" else eligible[0]
 
 
-def _phased(step: int, total: int, grid: Sequence[int], parts: int) -> int:
+def _phase_offset(step: int, total: int, grid: Sequence[int], parts: int) -> int:
     progress = step / max(1, total - 1)
     rows_first = ROWS if grid[ROWS] >= parts else COLUMNS
     if progress >= 0.92:

@@ -17,11 +17,11 @@ from reelweave.train.parallel.context.exchange import gather
 from reelweave.train.sampling.latent_parallel.aids import (
     FINAL_FROM,
     Spread,
-    aided,
     channel_spread,
+    combine_aided,
     rising,
     shared_spread,
-    smoothed,
+    smooth_latents,
 )
 from reelweave.train.sampling.latent_parallel.parts import LatentDivision, divide
 from reelweave.train.sampling.latent_parallel.rules import Rules
@@ -78,7 +78,7 @@ class LatentParallel:
         else:
             prediction = self._blended(x_BCTHW, point, division)
         share = rising(_progress(point), FINAL_FROM, self.rules.aids.final_smoothing)
-        return smoothed(prediction, share, self.rules.per_part)
+        return smooth_latents(prediction, share, self.rules.per_part)
 
     def _aided(
         self,
@@ -93,7 +93,9 @@ class LatentParallel:
             guided.predictions(x_BCTHW, point, window) if x_BCTHW.numel() else [x_BCTHW] * len(guided.passes)
         )
         rules = self.rules
-        return aided(predictions, guided.weights, rules.aids, _progress(point), spread, rules.per_part)
+        return combine_aided(
+            predictions, guided.weights, rules.aids, _progress(point), spread, rules.per_part
+        )
 
     def _blended(self, x_BCTHW: torch.Tensor, point: SchedulePoint, division: LatentDivision) -> torch.Tensor:
         """Return the prediction of all parts."""

@@ -67,7 +67,7 @@ class Guided:
         weights: weight of each pass; they sum to 1.
         ranks: ranks that share the passes, in adjacent parts; some may have none. None: this rank runs all.
         batched: run a rank's passes as one batch; equal to rounding.
-        rescale: share phi of the prediction that is rescaled (`rescaled`).
+        rescale: share phi of the prediction that is rescaled (`rescale_guided`).
         channels: condition channels of each pass behind the latents
             (`reelweave.train.objectives.first_frames`), [B, K, T, H, W] each; None: the model has none.
         cache: cache of the model's blocks, with a state for each batch of passes; approximate. None: none.
@@ -91,7 +91,7 @@ class Guided:
             )
         predictions = self.predictions(x_BCTHW, point, window)
         guided_BCTHW = combine(predictions, self.weights)
-        return rescaled(guided_BCTHW, predictions[0], self.rescale) if self.rescale else guided_BCTHW
+        return rescale_guided(guided_BCTHW, predictions[0], self.rescale) if self.rescale else guided_BCTHW
 
     def predictions(
         self, x_BCTHW: torch.Tensor, point: SchedulePoint, window: Window | None = None
@@ -152,7 +152,7 @@ def combine(predictions: Sequence[torch.Tensor], weights: Sequence[float]) -> to
     return total
 
 
-def rescaled(guided_BCTHW: torch.Tensor, conditioned_BCTHW: torch.Tensor, share: float) -> torch.Tensor:
+def rescale_guided(guided_BCTHW: torch.Tensor, conditioned_BCTHW: torch.Tensor, share: float) -> torch.Tensor:
     """Return a guided prediction, a share of it with the spread of the conditioned one.
 
     Lin et al., "Common Diffusion Noise Schedules and Sample Steps are Flawed", 2024, eq. 15 and 16; the standard

@@ -23,7 +23,7 @@ def check_same(x: torch.Tensor, world: World, what: str) -> None:
     """
     if world.size == 1:
         return
-    fingerprints = gathered(fingerprint(x), world).tolist()
+    fingerprints = gather_by_rank(fingerprint(x), world).tolist()
     if len(set(fingerprints)) == 1:
         return
     first = fingerprints[0]
@@ -34,7 +34,7 @@ def check_same(x: torch.Tensor, world: World, what: str) -> None:
     )
 
 
-def gathered(x: torch.Tensor, world: World) -> torch.Tensor:
+def gather_by_rank(x: torch.Tensor, world: World) -> torch.Tensor:
     """Return a tensor of all ranks, stacked by rank."""
     if world.size == 1:
         return x[None]

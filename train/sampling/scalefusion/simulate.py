@@ -184,13 +184,13 @@ def _most_tokens(slicing: Slicing, division: TokenDivision, rank: int) -> int:
     def tokens(kind: LayerKind, index: int) -> int:
         return division.whole(kind).cells.tokens * division.cut(kind).counts(index)[rank]
 
-    def packed(layer: int, index: int, part: int) -> int:
+    def packed_bytes(layer: int, index: int, part: int) -> int:
         kind = KINDS[layer % 2]
         return division.cut(kind).slices.lengths[index] * division.whole(kind).counts(part)[rank]
 
     parts = range(slicing.count(-1))
     live: dict[object, int] = {
-        (0, index, part): packed(0, index, part) for index in range(slicing.count(0)) for part in parts
+        (0, index, part): packed_bytes(0, index, part) for index in range(slicing.count(0)) for part in parts
     }
     initial = max_tokens = sum(live.values())
     for operation in schedule(slicing, pairs):
@@ -206,7 +206,7 @@ def _most_tokens(slicing: Slicing, division: TokenDivision, rank: int) -> int:
             max_tokens = max(max_tokens, sum(live.values()) + tokens(kind, index))
             del live[layer, index]
             for other in range(slicing.count(layer + 1)):
-                live[layer + 1, other, index] = packed(layer + 1, other, index)
+                live[layer + 1, other, index] = packed_bytes(layer + 1, other, index)
             max_tokens = max(max_tokens, sum(live.values()) + tokens(kind, index))
         max_tokens = max(max_tokens, sum(live.values()))
     return max_tokens - initial

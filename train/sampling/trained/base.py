@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable
 
 from reelweave.loader.errors import UsageError
-from reelweave.train.checkpoint.folder import located
+from reelweave.train.checkpoint.folder import locate_checkpoint
 from reelweave.train.checkpoint.names import STATE
 from reelweave.train.checkpoint.state import BaseWeights
 from reelweave.train.checkpoint.weights import weights_of
@@ -65,7 +65,7 @@ def keep_base(config: TrainConfig, base: BaseWeights | None) -> TrainConfig:
     if base is None or config.lora is None or config.lora.checkpoint is None:
         return config
     try:
-        located(base.name)
+        locate_checkpoint(base.name)
     except UsageError:
         return config
     return config.model_copy(update={"lora": config.lora.model_copy(update={"checkpoint": base.name})})

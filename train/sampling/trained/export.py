@@ -51,7 +51,9 @@ def export(trained: Trained, out: Path, merged: bool = False, dtype: str | None 
 def _adapters(trained: Trained, config: LoraConfig, path: Path, dtype: str | None) -> None:
     bundle, model = trained.bundle, trained.config.model
     weights = {
-        f"{LORA_PREFIX}.{name}": _rounded(_scaled(name, weight, config).detach(), dtype).contiguous().cpu()
+        f"{LORA_PREFIX}.{name}": _round_weight(_scale_adapter(name, weight, config).detach(), dtype)
+        .contiguous()
+        .cpu()
         for name, weight in adapter_weights(bundle.dit).items()
     }
     settings = {
@@ -71,12 +73,12 @@ def _adapters(trained: Trained, config: LoraConfig, path: Path, dtype: str | Non
     write_tensors(path, weights, metadata)
 
 
-def _scaled(name: str, weight: torch.Tensor, config: LoraConfig) -> torch.Tensor:
+def _scale_adapter(name: str, weight: torch.Tensor, config: LoraConfig) -> torch.Tensor:
     """Return an adapter's matrix, B times alpha / rank: not every reader knows alpha from the metadata."""
     return weight * (config.alpha / config.rank) if ".lora_B." in name else weight
 
 
-def _rounded(weight: torch.Tensor, dtype: str | None) -> torch.Tensor:
+def _round_weight(weight: torch.Tensor, dtype: str | None) -> torch.Tensor:
     return weight.to(getattr(torch, dtype)) if dtype and weight.is_floating_point() else weight
 
 
@@ -86,10 +88,10 @@ def _whole(bundle: Bundle, trained: Trained, folder: Path, dtype: str | None) ->
         wide = set(model._keep_in_fp32_modules or ())
         for name, weight in model.named_parameters():
             if not wide & set(name.split(".")):  # diffusers loads these in float32, whatever it is asked for
-                weight.data = _rounded(weight.data, dtype)
+                weight.data = _round_weight(weight.data, dtype)
         model.save_pretrained(folder, safe_serialization=True)
         return
     weights: dict[str, torch.Tensor] = bundle.dit.state_dict()
-    rounded = {name: _rounded(weight, dtype).contiguous() for name, weight in weights.items()}
+    rounded = {name: _round_weight(weight, dtype).contiguous() for name, weight in weights.items()}
     save_file(rounded, folder / "model.safetensors")
     (folder / "config.json").write_text(trained.config.model.model_dump_json(indent=1), encoding="utf-8")

@@ -28,7 +28,7 @@ from reelweave.train.models.published.expert_pair import Experts
 from reelweave.train.parallel.mesh import Ranks
 from reelweave.train.sampling.trained.base import base_weights, check_base, keep_base
 from reelweave.train.sampling.trained.frozen_parts import check_parts, frozen_parts
-from reelweave.train.sampling.trained.peft_scale import refused_setting, rescaled
+from reelweave.train.sampling.trained.peft_scale import refused_setting, rescale_adapters
 from reelweave.train.sampling.trained.published import compare_with_published
 
 LORA_FILE = "pytorch_lora_weights.safetensors"
@@ -181,7 +181,7 @@ def load_published(
         UsageError: the configuration names no published model, or the adapters are not of it. Or its objective
             predicts another quantity than the model.
     """
-    name, config, weights = published(config, lora, world)
+    name, config, weights = find_published(config, lora, world)
     bundle = Bundle(config.modules)
     for line in compare_with_published(config, bundle.dit, new=lora is None):
         if (world or ALONE).rank == 0:
@@ -191,7 +191,7 @@ def load_published(
     return Trained(name, config, bundle.to(device).eval(), 0, "model")
 
 
-def published(
+def find_published(
     config: TrainConfig, lora: Path | None, world: World | None = None
 ) -> tuple[str, TrainConfig, dict[str, torch.Tensor] | None]:
     """Return name, configuration and adapters of a published model; arguments and errors as in `load_published`."""
@@ -263,7 +263,7 @@ def read_adapters(path: Path, subfolder: str) -> Adapters:
             raise UsageError(
                 f"--lora {file} has {name}={settings[name]!r}, which adapters here have not: merge it first"
             )
-        weights = rescaled(weights, settings)
+        weights = rescale_adapters(weights, settings)
         base = BaseWeights.model_validate_json(metadata[LORA_BASE]) if LORA_BASE in metadata else None
     except (OSError, SafetensorError) as error:
         raise UsageError(f"--lora {file} is no safetensors file: {first_line(error)}") from error

@@ -24,7 +24,9 @@ def refused_setting(settings: Mapping[str, Any]) -> str | None:
     return next((name for name in _REFUSED if settings.get(name)), None)
 
 
-def rescaled(weights: Mapping[str, torch.Tensor], settings: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+def rescale_adapters(
+    weights: Mapping[str, torch.Tensor], settings: Mapping[str, Any]
+) -> dict[str, torch.Tensor]:
     """Return adapters that act at alpha / rank as the given ones act by their own settings.
 
     PEFT multiplies a layer's B A by its alpha over its rank, or over the root of its rank with ``use_rslora``

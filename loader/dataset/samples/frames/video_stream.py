@@ -26,12 +26,12 @@ def open_clip(clip: bytes | memoryview) -> Iterator[tuple["InputContainer", "Vid
         av.FFmpegError: the bytes are no container of `FORMATS`, or a picture that is cut off.
         IndexError: the container has no video stream that can be decoded.
     """
-    container = _opened(clip)
+    container = _open_clip(clip)
     frames: dict[int, int] = {}
     if len(pictures_of(container)) > 1:
         with container:
             frames = count_frames(container)
-        container = _opened(clip)
+        container = _open_clip(clip)
     with container:
         stream = choose_stream(container, frames)
         # Clips are decoded in parallel, so one clip needs one thread.
@@ -103,7 +103,7 @@ def has_decoder(stream: "VideoStream") -> bool:
     return getattr(stream, "codec_context", None) is not None
 
 
-def _opened(clip: bytes | memoryview) -> "InputContainer":
+def _open_clip(clip: bytes | memoryview) -> "InputContainer":
     import av
 
     try:

@@ -74,7 +74,7 @@ def policy_numbers(mixture: Mixture, steps: StepsConfig, policy: Policy) -> Poli
     measured: list[PlannedStepMetrics] = []
     used: list[np.ndarray[Any, Any]] = []
     buckets: list[np.ndarray[Any, Any]] = []
-    for planned, metrics in _planned(mixture, steps, policy):
+    for planned, metrics in _plan_policy(mixture, steps, policy):
         measured.append(metrics)
         used.append(_tokens(planned))
         buckets.append(np.stack([planned.microbatches.bucket, planned.microbatches.batch]))
@@ -100,20 +100,20 @@ def side_by_side(mixture: Mixture, steps: StepsConfig) -> dict[Policy, PolicyNum
     return {policy: policy_numbers(mixture, steps, policy) for policy in policies}
 
 
-def _planned(
+def _plan_policy(
     mixture: Mixture, steps: StepsConfig, policy: Policy
 ) -> Iterator[tuple[PlannedStep, PlannedStepMetrics]]:
     layout = StepLayout(steps.world_size, steps.microbatches, policy, steps.regime, steps.lookahead)
     cost = mixture.budgets.counted_cost
     if steps.regime == "pack":
         for packed, _ in mixture.packs(layout, cost, steps.count):
-            yield packed.planned, replace(_measured(packed.planned), idle_floor=packed.idle_floor)
+            yield packed.planned, replace(_measure_plan(packed.planned), idle_floor=packed.idle_floor)
     else:
         for planned, _ in mixture.steps(layout, cost, steps.count):
-            yield planned, _measured(planned)
+            yield planned, _measure_plan(planned)
 
 
-def _measured(planned: PlannedStep) -> PlannedStepMetrics:
+def _measure_plan(planned: PlannedStep) -> PlannedStepMetrics:
     return step_metrics(planned.microbatches, planned.costs, planned.placement)
 
 

@@ -26,7 +26,7 @@ from reelweave.loader.dataset.manifest import Removal
 from reelweave.loader.errors import RunError, UsageError
 from reelweave.loader.storage import open_storage
 from reelweave.pipelines.cli import main
-from reelweave.pipelines.configuration.config import given, resolve
+from reelweave.pipelines.configuration.config import read_given, resolve
 from tests.curate.run.test_run import tree
 from tests.media import write_video
 from tests.printed import ROOT, printed
@@ -460,5 +460,5 @@ def test_a_configuration_from_an_address_names_installed_code_only(own: Path, tm
     nested = tmp_path / "demo.yaml"
     nested.write_text(json.dumps({"curate": {"stages": {"frames": {"use": f"{own}:Frames"}}}}))
     with pytest.raises(UsageError, match=r"curate\.stages\.frames\.use .* installed stages only"):
-        given(nested.as_uri(), [])
+        read_given(nested.as_uri(), [])
     assert resolve(CurateConfig, file.as_uri(), [f"stages.frames.use={own}:Frames"]).stages

@@ -3,7 +3,7 @@ import json
 import numpy as np
 import pytest
 
-from reelweave.train.cascade.online.correction import Correction, corrected, correction
+from reelweave.train.cascade.online.correction import Correction, correct_problem, correction
 from reelweave.train.cascade.online.measurements import Measurement, MeasurementWindow, measurements
 from reelweave.train.cascade.paper.cases import drawn_at_720p
 from reelweave.train.cascade.paper.simulate import Noise, execute
@@ -47,7 +47,9 @@ def test_nothing_measured_changes_nothing():
     problem = drawn_at_720p(4, 16, 0)
     found = correction(MeasurementWindow(), CONFIG)
     assert found == Correction()
-    assert (corrected(problem, found.factors_of(problem.degrees_K)).seconds_SMK == problem.seconds_SMK).all()
+    assert (
+        correct_problem(problem, found.factors_of(problem.degrees_K)).seconds_SMK == problem.seconds_SMK
+    ).all()
 
 
 def test_factors_of_modules_and_degrees():
@@ -66,7 +68,7 @@ def test_factors_of_modules_and_degrees():
 def test_factors_multiply_times_and_a_degree_without_measurements_keeps_its_own():
     found = correction(measured(*[1.5] * 20), CONFIG)
     problem = drawn_at_720p(4, 16, 0)
-    better = corrected(problem, found.factors_of(problem.degrees_K))
+    better = correct_problem(problem, found.factors_of(problem.degrees_K))
     assert (better.possible_SMK == problem.possible_SMK).all()
     wanted_SMK = problem.seconds_SMK.copy()
     wanted_SMK[:, Module.DIT, problem.degrees_K == 2] *= found.factors[Module.DIT, 2]
@@ -155,8 +157,8 @@ def test_iterations_planned_with_what_the_last_ones_took_become_faster():
     window, seconds = MeasurementWindow(), []
     for seed in range(12):
         problem = drawn_at_720p(16, 64, seed)
-        real = corrected(problem, truth.factors_of(problem.degrees_K))
-        found = corrected(problem, correction(window, CONFIG).factors_of(problem.degrees_K))
+        real = correct_problem(problem, truth.factors_of(problem.degrees_K))
+        found = correct_problem(problem, correction(window, CONFIG).factors_of(problem.degrees_K))
         ran = [executed(real, believed, seed) for believed in (problem, found, real)]
         window = window.with_iteration(measurements(problem, ran[1]), CONFIG.iterations)
         seconds.append([one.makespan_s for one in ran])

@@ -4,7 +4,7 @@ import torch
 
 from reelweave.train.cascade.execution.handoffs import handoff_bytes, plan_transfers, route, share
 from reelweave.train.cascade.execution.ops import TensorSpec
-from reelweave.train.cascade.execution.packing import empty, packed, unpacked
+from reelweave.train.cascade.execution.packing import empty, pack_tensors, unpack_tensors
 from reelweave.train.cascade.problem import Cascade, Module
 from reelweave.train.cascade.schedule import Run
 from tests.train.cascade.execution.plans import Sample, TinyWork, tiny_bundle
@@ -75,7 +75,7 @@ def test_a_message_holds_tensors_of_any_types_and_sizes():
     ]
     for some in (tensors, tensors[:1]):
         parts = [TensorSpec(tuple(tensor.shape), tensor.dtype) for tensor in some]
-        message = packed(some)
+        message = pack_tensors(some)
         assert message.shape == empty(parts, torch.device("cpu")).shape
-        for found, tensor in zip(unpacked(message, parts), some, strict=True):
+        for found, tensor in zip(unpack_tensors(message, parts), some, strict=True):
             assert torch.equal(found, tensor)

@@ -5,7 +5,7 @@ import torch
 
 from reelweave.loader.errors import UsageError
 from reelweave.train.cascade.execution.handoffs import handoff_bytes, plan_transfers
-from reelweave.train.cascade.execution.order import Open, bounded, in_order, with_openings
+from reelweave.train.cascade.execution.order import Open, bound_open_samples, in_order, with_openings
 from reelweave.train.cascade.problem import Cascade, Module
 from reelweave.train.cascade.schedule import Run, Schedule
 from tests.train.cascade.execution.plans import TinyWork, random_plan, tiny_bundle
@@ -23,7 +23,7 @@ def ordered(bundle, seed, limit=None, lookahead=2):
     order = in_order(plan.schedule.runs)
     most = max((max(ranks.values()) for ranks in sizes.values()), default=0)
     events = with_openings(order, moves, lookahead)
-    return plan, sizes, bounded(events, sizes, None if limit is None else int(limit * most)), order
+    return plan, sizes, bound_open_samples(events, sizes, None if limit is None else int(limit * most)), order
 
 
 def peak(events, sizes, ranks=6):

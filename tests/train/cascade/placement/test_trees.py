@@ -5,7 +5,7 @@ import pytest
 from pydantic import ValidationError
 
 from reelweave.train.cascade.costs import boosting
-from reelweave.train.cascade.costs.boosting import boosted
+from reelweave.train.cascade.costs.boosting import boost_trees
 from reelweave.train.cascade.costs.trees import BoostedTrees, Tree
 
 
@@ -29,7 +29,7 @@ def test_predictions_are_those_of_the_library(rows, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr("sklearn.ensemble.GradientBoostingRegressor", Kept)
     features, values, weights = rows
-    ours = boosted(features, values, weights)
+    ours = boost_trees(features, values, weights)
     unseen = np.random.default_rng(1).integers(0, 140, (500, 6)).astype(np.float64)
     for asked in (features, unseen):
         assert np.abs(ours.predict(asked) - grown[0].predict(asked)).max() < 1e-9
@@ -37,7 +37,7 @@ def test_predictions_are_those_of_the_library(rows, monkeypatch: pytest.MonkeyPa
 
 
 def test_the_same_rows_give_the_same_trees(rows) -> None:
-    assert boosted(*rows) == boosted(*rows)
+    assert boost_trees(*rows) == boost_trees(*rows)
 
 
 @pytest.mark.parametrize(

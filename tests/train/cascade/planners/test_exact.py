@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from reelweave.train.cascade.planners.by_name import PLANNERS
-from reelweave.train.cascade.planners.exact import exact, tightened
+from reelweave.train.cascade.planners.exact import exact, tighten_bound
 from reelweave.train.cascade.planners.plan import plan
 from reelweave.train.cascade.problem import Module, Problem
 from reelweave.train.cascade.scheduling.bound import lower_bound
@@ -101,7 +101,7 @@ def test_nothing_is_proven_that_another_planner_disproves(seed):
 def test_a_bound_is_tightened_and_never_above_a_schedule(seed):
     problem = drawn_from_a_table(seed, samples=6, gpus=16)
     area_s, found = lower_bound(problem), plan(problem, seed)
-    bound_s = tightened(problem, area_s, found.best.makespan_s)
+    bound_s = tighten_bound(problem, area_s, found.best.makespan_s)
     assert area_s < bound_s <= found.best.makespan_s * (1 + 1e-9)
     for name in OTHERS:
         other = PLANNERS[name](problem, seed)

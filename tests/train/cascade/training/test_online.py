@@ -10,7 +10,7 @@ from reelweave.train.cascade.paper.simulate import Noise, execute
 from reelweave.train.cascade.problem import Cascade, Module
 from reelweave.train.cascade.rank_order import RankOrder
 from reelweave.train.cascade.schedule import Run, Schedule
-from reelweave.train.cascade.training.online import OnlineCorrection, computed
+from reelweave.train.cascade.training.online import OnlineCorrection, compute_times
 from reelweave.train.cascade.training.timelines import RankRun
 from reelweave.train.config.cascade import CorrectionConfig
 
@@ -52,7 +52,7 @@ def after_steps(problem, noise, steps=6, correction=True):
 def test_a_cascade_s_time_counts_from_when_its_last_rank_began():
     run = Run(Cascade(0, Module.DIT), 0.0, 4.0, (0, 1))
     summary = [[RankRun(run.cascade, 1.0, 6.1)], [RankRun(run.cascade, 3.0, 6.0)]]
-    [found] = computed(Schedule.of([run], 2), summary).runs
+    [found] = compute_times(Schedule.of([run], 2), summary).runs
     assert (found.start_s, found.end_s) == (3.0, 6.1)
 
 

@@ -8,7 +8,12 @@ import torch
 
 from reelweave.loader.errors import UsageError
 from reelweave.train.sampling.config import LatentParallelConfig
-from reelweave.train.sampling.latent_parallel.aids import aided, channel_spread, rising, smoothed
+from reelweave.train.sampling.latent_parallel.aids import (
+    channel_spread,
+    combine_aided,
+    rising,
+    smooth_latents,
+)
 from reelweave.train.sampling.latent_parallel.axes import steps_to_mix
 from reelweave.train.sampling.latent_parallel.parts import divide, divide_axis
 from reelweave.train.sampling.latent_parallel.rules import MODES, UNITE_AIDS, Aids, Rules
@@ -220,7 +225,7 @@ def test_aids_do_what_their_strengths_say():
     weights = (5.0, -4.0)
 
     def at(progress, **aids):
-        return aided([cond, uncond], weights, Aids(**aids), progress, channel_spread)
+        return combine_aided([cond, uncond], weights, Aids(**aids), progress, channel_spread)
 
     plain = uncond + 5 * (cond - uncond)
     assert torch.equal(at(1.0), plain)
@@ -236,13 +241,13 @@ def test_aids_do_what_their_strengths_say():
     torch.testing.assert_close(found[:, :, :, 2, 3], expected)
     assert rising(0.775, 0.55, 0.1) == pytest.approx(0.05)
     # One pass has no guidance to aid.
-    assert torch.equal(aided([cond], (1.0,), UNITE_AIDS, 1.0, channel_spread), cond)
+    assert torch.equal(combine_aided([cond], (1.0,), UNITE_AIDS, 1.0, channel_spread), cond)
 
 
 def test_smoothing_with_zeros_dims_borders_and_ours_does_not():
     flat = torch.ones(1, 1, 1, 4, 4, dtype=torch.float64)
-    torch.testing.assert_close(smoothed(flat, 0.3, zero_padded=False), flat)
-    dimmed = smoothed(flat, 0.3, zero_padded=True)
+    torch.testing.assert_close(smooth_latents(flat, 0.3, zero_padded=False), flat)
+    dimmed = smooth_latents(flat, 0.3, zero_padded=True)
     assert dimmed[0, 0, 0, 0, 1] == pytest.approx(1 - 0.3 / 3)
     assert dimmed[0, 0, 0, 1, 1] == pytest.approx(1)
 

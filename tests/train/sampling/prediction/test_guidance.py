@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from reelweave.loader.errors import UsageError
-from reelweave.train.sampling.prediction.guidance import Guided, combine, rescaled
+from reelweave.train.sampling.prediction.guidance import Guided, combine, rescale_guided
 from reelweave.train.sampling.prediction.predictor import Window
 from tests.train.ranks import Ranks
 from tests.train.sampling.prediction.guidance_ranks import compute
@@ -32,13 +32,13 @@ def test_rescale_gives_a_share_of_the_prediction_the_spread_of_the_captions_own(
     generator = torch.Generator().manual_seed(0)
     conditioned, other = torch.randn(2, 2, 3, 4, 5, 6, generator=generator).unbind()
     guided = combine([conditioned, other], [7.5, -6.5])
-    found = rescaled(guided, conditioned, 0.7)
+    found = rescale_guided(guided, conditioned, 0.7)
     dims = [1, 2, 3, 4]
     whole = guided * (conditioned.std(dims, keepdim=True) / guided.std(dims, keepdim=True))
     torch.testing.assert_close(found, 0.7 * whole + 0.3 * guided)
-    torch.testing.assert_close(rescaled(guided, conditioned, 1.0).std(dims), conditioned.std(dims))
+    torch.testing.assert_close(rescale_guided(guided, conditioned, 1.0).std(dims), conditioned.std(dims))
     zeros = torch.zeros(1, 1, 2, 2, 2)
-    assert torch.equal(rescaled(zeros, zeros, 1.0), zeros)
+    assert torch.equal(rescale_guided(zeros, zeros, 1.0), zeros)
 
 
 def test_rescale_of_divided_latents_is_refused() -> None:
