@@ -99,6 +99,8 @@ def _run(arguments: Sequence[str] | None) -> int:
         options = parse_words(words)
         verbose = options.verbose
         set_verbosity(options.quiet, verbose)
+        for note in () if options.quiet else getattr(options, "repeated", ()):
+            _say(note)
         return int(options.module.run(options))
     except UsageError as error:
         return _fail(error, 2, verbose)
@@ -210,12 +212,16 @@ def _summary(name: str) -> str:
 
 
 def _fail(message: object, status: int, verbose: bool = False) -> int:
-    from reelweave.loader.storage.names import without_secrets
-
     if verbose and isinstance(message, BaseException):
         _show_bug(type(message), message, message.__traceback__)
-    print(f"reelweave: {printable(without_secrets(str(message)))}", file=sys.stderr)
+    _say(message)
     return status
+
+
+def _say(message: object) -> None:
+    from reelweave.loader.storage.names import without_secrets
+
+    print(f"reelweave: {printable(without_secrets(str(message)))}", file=sys.stderr)
 
 
 def _show_bug(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

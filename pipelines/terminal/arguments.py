@@ -18,14 +18,8 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.formatter_class = argparse.RawDescriptionHelpFormatter
-        self.given: dict[str, Any] = {}
         for name in (None, "store"):
             self.register("action", name, _Once)
-
-    def parse_known_args(self, *arguments: Any, **options: Any) -> Any:
-        """Return the options, and the words that nothing takes."""
-        self.given.clear()
-        return super().parse_known_args(*arguments, **options)
 
     def format_usage(self) -> str:
         """Return the usage on one line: options that must be given, and arguments."""
@@ -64,12 +58,15 @@ class Parser(argparse.ArgumentParser):
 
 
 class _Once(argparse.Action):
-    """Value of an option that holds one: a second one is refused, where argparse forgets the first."""
+    """Value of an option that holds one: of several the last, as in argparse, which is noted in ``repeated``."""
 
-    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
-        if option_string is not None and parser.given.setdefault(self.dest, values) != values:
-            first = parser.given[self.dest]
-            raise argparse.ArgumentError(self, f"is given twice, {first} and {values}; give it once")
+    def __call__(self, _: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        given = vars(namespace).setdefault("given", {})
+        if option_string is not None:
+            if self.dest in given and given[self.dest] != values:
+                note = f"{option_string} is given twice: {values} holds, {given[self.dest]} does not"
+                namespace.repeated = [*getattr(namespace, "repeated", ()), note]
+            given[self.dest] = values
         setattr(namespace, self.dest, values)
 
 
