@@ -122,7 +122,7 @@ class SourceStageConfig(BaseModel, frozen=True, extra="forbid"):
             the ledger notices.
     """
 
-    REVISION: ClassVar = 30
+    REVISION: ClassVar = 31
 
     probe: ProbeConfig = ProbeConfig()
     shots: ShotConfig = ShotConfig()

@@ -27,6 +27,7 @@ FIRST = frozenset(
 
 ADDED: dict[str, int] = {
     "motion": 2, "motion_local": 2, "frozen_share": 2, "slideshow": 2, "flicker": 2,
+    "silent_share": 2,
 }  # fmt: skip
 """Version of each score that came later, or whose values changed. Clips cut before are measured from their bytes."""
 

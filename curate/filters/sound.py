@@ -17,6 +17,7 @@ SILENCE_DBFS = -60.0
 _FLOOR_DBFS = -120.0
 _MAX_RATE = 384_000
 _MAX_CHANNELS = 64
+_MAX_LACKING = 2  # windows at the ends that packets of sound may leave open
 _AT_ONCE = 32  # frames that are measured together
 
 
@@ -93,7 +94,8 @@ class LoudnessMeter:
 def sound_scores(sample: ClipSample) -> dict[str, float]:
     """Return the scores of the sound track; none where it was not measured.
 
-    ``has_audio`` is 1 or 0. ``silent_share`` is the share of silent time, 1 without a sound track.
+    ``has_audio`` is 1 or 0. ``silent_share`` is the share of silent time, 1 without a sound track; time of the clip
+    that the track does not fill is silent.
     ``loudness_dbfs`` is the root mean square of the whole track, dBFS.
     """
     levels_dbfs = sample.audio_dbfs
@@ -101,10 +103,15 @@ def sound_scores(sample: ClipSample) -> dict[str, float]:
         return {}
     if not len(levels_dbfs):
         return {"has_audio": 0.0, "silent_share": 1.0, "loudness_dbfs": _FLOOR_DBFS}
+    windows = int(sample.duration_s / WINDOW_S + 1e-6)
+    lacking = windows - len(levels_dbfs)
+    if lacking <= _MAX_LACKING:
+        lacking = 0
+    silent = int((levels_dbfs < SILENCE_DBFS).sum()) + lacking
     power = float(np.mean(10 ** (levels_dbfs.astype(np.float64) / 10)))
     return {
         "has_audio": 1.0,
-        "silent_share": float((levels_dbfs < SILENCE_DBFS).mean()),
+        "silent_share": silent / (len(levels_dbfs) + lacking),
         "loudness_dbfs": 10 * float(np.log10(power)),
     }
 

@@ -346,6 +346,7 @@ class CurationState:
                 ~mask_of(pc.is_in(remaining.keys, value_set=pa.array(list(outside), pa.string())))
             )
         duplicates = dedup(self._dedup_clips(remaining, clips, match), self.config.dedup)
+        self.copies.note_duplicates(remaining, clips, duplicates)
         del remaining
         if not (duplicates or outside or len(copies)):
             return clips

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from reelweave.curate.config import SourceStageConfig
 from reelweave.curate.frames.budget import check_pixels
 from reelweave.curate.frames.container.further_film import unread_from
+from reelweave.curate.frames.container.immersive import immersive
 from reelweave.curate.frames.container.stream_choice import SoundChoice, choose_sound, left_out
 from reelweave.curate.frames.frame_times import FrameTimes
 from reelweave.curate.frames.picture import Geometry, geometry
@@ -61,7 +62,7 @@ class Joined:
         tags: Text that the container holds, by tag.
         begin_pts: Stamp of its first frame in ticks.
         firsts: First frame of each part.
-        remark: Words on the choice among its streams; sources of which anything else is to be said stay whole.
+        remark: Words on its streams and the choice among them; sources of which anything else is to be said stay whole.
     """
 
     timeline: FrameTimes
@@ -165,10 +166,11 @@ def join(
         tick_s = float(sound.time_base or 0) if sound is not None else 0.0
         time_base, start_time = stream.time_base or Fraction(1, 1000), stream.start_time
         source_bytes = container.size
-        frames = container.decode(stream) if config.cut.max_bits > 8 else iter(())
-        depth = Geometry(0, 0)
-        if (frame := next(frames, None)) is not None:
-            depth = geometry(frame, header.pixel_aspect, config.cut.max_bits)
+        depth, stored = Geometry(0, 0), ""
+        if (frame := next(container.decode(stream), None)) is not None:
+            stored = immersive(frame)
+            if config.cut.max_bits > 8:
+                depth = geometry(frame, header.pixel_aspect, config.cut.max_bits)
     joiner = _Joiner(header, config, SoundStamps(tick_s), segments)
     for part_index in range(count):
         note = store.note("scan", part_index)
@@ -218,7 +220,7 @@ def join(
         tags_of(header),
         begin_pts,
         tuple(joiner.firsts),
-        "; ".join(filter(None, [remark, SHORT_SOUND if decoded.is_short_of_sound(line) else ""])),
+        "; ".join(filter(None, [stored, remark, SHORT_SOUND if decoded.is_short_of_sound(line) else ""])),
     )
     check_wanted([span for span in merged.spans if span.fault is None], merged, config)
     return merged

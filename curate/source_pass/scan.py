@@ -13,6 +13,7 @@ from reelweave.curate.config import SourceStageConfig
 from reelweave.curate.cut.trim import NotedPackets
 from reelweave.curate.frames.container.encryption import encryption
 from reelweave.curate.frames.container.further_film import begins_behind, further_film
+from reelweave.curate.frames.container.immersive import immersive
 from reelweave.curate.frames.container.stream_choice import SoundChoice, choose_sound, left_out
 from reelweave.curate.frames.decode.decoder import Decoder
 from reelweave.curate.frames.frame_times import Damage, FrameTimes, timeline
@@ -220,11 +221,13 @@ def _scan(file: BinaryIO, config: SourceStageConfig, segments: Sequence[Segment]
         pts: list[int | None] = []
         durations = array("q")
         size: Geometry | None = None
+        stored = ""  # how the pictures are stored that players show otherwise
         time_base = stream.time_base or Fraction(1, 1000)
         for frame in decoder.frames():
             if size is None:
                 size = geometry(frame, None, config.cut.max_bits)
                 size = size_at(decoder.shapes, 0, size, config.cut.max_bits)
+                stored = immersive(frame)
                 if noted is not None:
                     noted.begin(frame)
                 if lookahead is not None:
@@ -285,7 +288,7 @@ def _scan(file: BinaryIO, config: SourceStageConfig, segments: Sequence[Segment]
                 line,
                 comb is not None and not decoder.interlaced and comb.some(),
                 decoder.transparent,
-                left_out(container, choice),
+                "; ".join(filter(None, [stored, left_out(container, choice)])),
                 decoded.is_short_of_sound(line),
             ),
             begins_behind(file, header.container, decoder.last_packet),

@@ -8,6 +8,7 @@ import pyarrow.compute as pc
 
 from reelweave.curate.caption.config import CaptionConfig
 from reelweave.curate.caption.written import find_written
+from reelweave.curate.dedup import Duplicate
 from reelweave.curate.run.tables.columns import Rows, column
 from reelweave.curate.run.tables.compare import copies_among
 from reelweave.curate.run.tables.kept import KeptClips
@@ -77,6 +78,47 @@ class Copies:
             }
         )
         return twins
+
+    def note_duplicates(
+        self, clips: KeptClips, tables: Partitions, duplicates: Mapping[str, Duplicate]
+    ) -> None:
+        """Note duplicates with a caption by people of clips that have none, since no sample has it then.
+
+        Args:
+            clips: Clips that were compared.
+            tables: Tables of the partitions.
+            duplicates: Duplicates among them, by key.
+        """
+        if self._unused or not duplicates:
+            return
+        kept_keys = [duplicate.of for duplicate in duplicates.values()]
+        pairs = pa.table(
+            {
+                name: pc.index_in(pa.array(keys, pa.string()), value_set=clips.keys).cast(pa.int64())
+                for name, keys in (("copy", list(duplicates)), ("kept", kept_keys))
+            }
+        ).drop_null()
+        written = [self._places(clips, tables, column(pairs, name).to_numpy()) for name in ("copy", "kept")]
+        losses = [
+            (copy[0], kept[0])
+            for copy, kept in zip(*written, strict=True)
+            if self._text(*copy) and self._text(*kept) == ""
+        ]
+        if losses:
+            copy, kept = (self._listed[index].uri for index in min(losses))
+            are = pluralize(
+                len(losses),
+                "clip with a caption that people wrote is a duplicate",
+                "clips with a caption that people wrote are duplicates",
+            )
+            self.notes += (
+                f"{are} of a clip without one, and no sample has it (the first is of {copy}, the kept one of {kept});"
+                " accounting.parquet names the kept clip in duplicate_of",
+            )
+
+    def _places(self, clips: KeptClips, tables: Partitions, rows: Rows) -> list[tuple[int, int | None]]:
+        """Return the source of each of some clips, and its segment there."""
+        return list(zip(clips.sources[rows].tolist(), _segments(clips, tables, rows), strict=True))
 
     def _rank(self, index: int, segment: int | None, published: str | None) -> int:
         source = self._listed[index]

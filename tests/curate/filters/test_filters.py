@@ -20,8 +20,10 @@ from reelweave.curate.filters import (
 from reelweave.curate.filters.decision import by_stage, first_rejection
 from reelweave.curate.filters.ocr import check_ocr
 from reelweave.loader.errors import UsageError
+from tests.cutting import curated
 from tests.filter_footage import HEIGHT, RATE, WIDTH, Picture, encode, over, pan, sample_of, still, texture
 from tests.media import CORPUS, NO_CORPUS, write_video
+from tests.player import ffmpeg
 from tests.thorough import beyond
 
 CONFIG = ScoreConfig()
@@ -233,6 +235,25 @@ def test_sound_and_silence(tmp_path: Path, good: dict[str, float]) -> None:
     assert loud["loudness_dbfs"] == pytest.approx(-6, abs=0.5)  # a full-scale sine, mono spread over stereo
     assert (good["has_audio"], good["silent_share"]) == (0, 1)
     assert sound_scores(sample_of(write_video(tmp_path / "b.mp4", (20,))))["loudness_dbfs"] == -120
+
+
+@pytest.mark.parametrize(("begins_s", "share"), [(None, 0.75), (3.0, 0.75), (0.0, 0.0)])
+def test_time_that_sound_does_not_fill_is_silent(
+    begins_s: float | None, share: float, tmp_path: Path
+) -> None:
+    """A film of 4 s whose sound ends after a second, begins in the last one, or lasts."""
+    pictures, sound, path = (
+        write_video(tmp_path / "a.mp4", (100,), audio=True),
+        tmp_path / "s.m4a",
+        tmp_path / "b.mp4",
+    )
+    lasts = [] if begins_s == 0 else ["-t", "1"]
+    ffmpeg(["-i", str(pictures), "-vn", *lasts, "-c:a", "aac", "-y", str(sound)])
+    delayed = ["-itsoffset", str(begins_s or 0), "-i", str(sound)]
+    ffmpeg(["-i", str(pictures), *delayed, "-map", "0:v", "-map", "1:a", "-c", "copy", "-y", str(path)])
+    ((record, _),) = curated(path, tmp_path / "out")
+    assert record.state == "kept", record.reason
+    assert record.scores["silent_share"] == pytest.approx(share, abs=0.03)
 
 
 def test_every_threshold_has_a_score(good: dict[str, float]) -> None:

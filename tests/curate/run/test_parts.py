@@ -15,6 +15,8 @@ import pytest
 
 from reelweave.curate.run.curate import curate
 from reelweave.loader.dataset.colour.light import light_of
+from tests.curate.frames.container.test_immersive import views
+from tests.curate.frames.container.test_side_data import with_entry_box
 from tests.curate.run.test_run import SMALL_WORDS, config, published, tree
 from tests.media import write_video
 from tests.player import ffmpeg
@@ -45,7 +47,8 @@ def other(folder: Path) -> None:
     dropped = [n / 25 for n in range(sum(SCENES)) if n % 7 != 3]
     scenes = (len(dropped) - 100, 100)
     write_video(folder / "vfr.mkv", scenes, times_s=dropped, options={"g": "40"}, first_scene=40)
-    write_video(folder / "fast.mp4", (180, 260, 250), rate=50, options={"g": "60"}, first_scene=50)
+    fast = write_video(folder / "fast.mp4", (180, 260, 250), rate=50, options={"g": "60"}, first_scene=50)
+    fast.write_bytes(with_entry_box(fast.read_bytes(), views(2)))  # of 3D, which is a reason
     even = write_video(folder.parent / "even.mp4", SCENES, options={"g": "30"}, first_scene=70)
     longer = f"setts=pts=PTS:dts=DTS:duration='if(eq(N,{sum(SCENES) - 1}),DURATION*50,DURATION)'"
     ffmpeg(["-i", str(even), "-c", "copy", "-bsf:v", longer, "-y", str(folder / "held.mp4")])

@@ -9,6 +9,7 @@ from reelweave.curate.run.curate import Outcome, curate
 from reelweave.loader.dataset import open_dataset
 from tests.curate.run.test_run import config
 from tests.media import write_video
+from tests.player import ffmpeg
 from tests.thorough import thorough
 
 KITE = "A kite that a person described."
@@ -76,3 +77,21 @@ def test_a_published_clip_keeps_its_source_and_caption(raw: Path) -> None:
     assert rows == first
     assert {path: path.read_bytes() for path in (raw / "ds").rglob("*.tar")} == shards
     assert len(notes_of(outcome)) == 1
+
+
+def test_captions_of_duplicates_are_counted_where_the_kept_clip_has_none(tmp_path: Path) -> None:
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    film = write_video(raw / "large.mp4", (60,), size=(320, 256))
+    for name, height in (("small", 160), ("smaller", 144)):
+        ffmpeg(["-i", str(film), "-vf", f"scale=-2:{height}", "-y", str(raw / f"{name}.mp4")])
+    (raw / "small.txt").write_text(KITE)
+    outcome, rows = made([raw], tmp_path / "ds")
+    assert rows == [(f"{raw}/large.mp4", "")]
+    (note,) = (note for note in outcome.notes if "duplicate" in note)
+    assert note.startswith("1 clip with a caption that people wrote is a duplicate of a clip without one")
+    assert f"the first is of {raw}/small.mp4, the kept one of {raw}/large.mp4" in note
+    (raw / "large.txt").write_text(KITE)
+    outcome, rows = made([raw], tmp_path / "ds", update=True)
+    assert rows == [(f"{raw}/large.mp4", KITE)]
+    assert not any("duplicate" in note for note in outcome.notes)
