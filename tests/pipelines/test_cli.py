@@ -85,8 +85,8 @@ def test_help_names_every_command() -> None:
 
 def test_help_imports_no_library() -> None:
     code = (
-        "import sys\nfrom reelweave.pipelines.cli import parsed\n"
-        "try: parsed(['--help'])\n"
+        "import sys\nfrom reelweave.pipelines.cli import parse_words\n"
+        "try: parse_words(['--help'])\n"
         "except SystemExit: pass\n"
         "assert not {'numpy', 'pyarrow', 'rich', 'pydantic', 'yaml'} & sys.modules.keys()"
     )
