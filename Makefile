@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo quick test thorough nightly kernels oldest-torch lowest lint docs generated lock image-locks pin locked sbom audit dist clean
+.PHONY: demo quick test thorough nightly kernels lowest lint docs generated lock image-locks pin locked sbom audit dist clean
 
 # cyclonedx-bom brings it, and does without it. Whatever imports jsonschema, so every process of Ray, takes 2.4 s longer with
 # it, and on a busy machine Ray's processes then miss the seconds that they have to start.
@@ -46,26 +46,11 @@ quick: .venv/.installed
 	$(BIN)/python -m tests.changed $(PYTEST_ARGS)
 
 # What compiles: the kernels of csrc/ in the emulator, a mutant of each kind, and where nvcc is their code for every GPU
-# architecture and their library.
-COMPILED := $(wildcard tests/train/kernels/test_csrc*.py) $(addprefix tests/train/kernels/test_kernels_,host.py library.py nvrtc.py)
+# architecture.
+COMPILED := $(wildcard tests/train/kernels/test_csrc*.py) $(addprefix tests/train/kernels/test_kernels_,host.py nvrtc.py)
 kernels: .venv/.installed
 	# Two files at a time: cubins wait for the assembler, mutants run in the emulator.
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "toolchain and not nightly" $(COMPILED)
-
-# The oldest PyTorch that pyproject.toml allows: the kernels' library is built, linked and loaded with it. Its wheels alone,
-# since CUDA's libraries beside the installed PyTorch serve both.
-OLDEST := torch==2.11.0 torchvision==0.26.0 nvidia-curand
-SITE = $(shell $(BIN)/python -c 'import site; print(site.getsitepackages()[0])')
-.oldest-torch/.installed: .venv/.installed
-	rm -rf .oldest-torch
-	$(BIN)/python -m pip install --quiet --no-deps --target .oldest-torch $(OLDEST)
-	touch $@
-
-oldest-torch: export PYTHONPATH := $(CURDIR)/.oldest-torch
-oldest-torch: export LD_LIBRARY_PATH = $(shell find $(SITE)/nvidia $(CURDIR)/.oldest-torch/nvidia -name '*.so*' -printf '%h\n' | sort -u | paste -sd:)
-oldest-torch: .oldest-torch/.installed
-	$(BIN)/python -c 'import torch; assert torch.__version__.startswith("2.11."), torch.__file__'
-	$(BIN)/python -m pytest -m toolchain tests/train/kernels/test_kernels_library.py -k links_and_loads
 
 # The lowest versions that pyproject.toml allows, in an environment of their own: tables, manifests and streams, where lower
 # ones broke. Energon's extension needs newer ones.
@@ -152,4 +137,4 @@ dist: .venv/.installed
 	cd dist && sha256sum reelweave-* >SHA256SUMS
 
 clean:
-	rm -rf build dist .venv .oldest-torch .lowest .mypy_cache .ruff_cache .pytest_cache demo-out sbom.json
+	rm -rf build dist .venv .lowest .mypy_cache .ruff_cache .pytest_cache demo-out sbom.json

@@ -8,9 +8,6 @@
 
 #include "args.h"
 #include "rules.h"
-#ifdef REEL_LIBRARY
-#include "table.h"
-#endif
 
 namespace reel {
 
@@ -115,16 +112,10 @@ __device__ __forceinline__ void add_row(const float* from, float* to) {
 }
 
 #ifndef REEL_EMULATED
-#ifdef REEL_LIBRARY
-#define REEL_ENTER(name) static const bool entered_##name = reel::enter(#name, reinterpret_cast<const void*>(name));
-#else
-#define REEL_ENTER(name)
-#endif
 #define REEL_DYNAMIC_SHARED(name) extern __shared__ uint4 name[]
 #define REEL_SHARED(Type, name) __shared__ Type name
 #define REEL_KERNEL(name, Args, bounds, ...)                                                                             \
-    extern "C" __global__ void __launch_bounds__ bounds name(const __grid_constant__ Args args) { __VA_ARGS__(args); } \
-    REEL_ENTER(name)
+    extern "C" __global__ void __launch_bounds__ bounds name(const __grid_constant__ Args args) { __VA_ARGS__(args); }
 // Older architectures have the name alone: the host side launches it on none of them.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 #define REEL_CLUSTER_KERNEL(name, Args, blocks, bounds, ...)                                                             \
@@ -132,8 +123,7 @@ __device__ __forceinline__ void add_row(const float* from, float* to) {
         const __grid_constant__ Args args) { __VA_ARGS__(args); }
 #else
 #define REEL_CLUSTER_KERNEL(name, Args, blocks, bounds, ...)                                                             \
-    extern "C" __global__ void __launch_bounds__ bounds name(const __grid_constant__ Args args) {}                     \
-    REEL_ENTER(name)
+    extern "C" __global__ void __launch_bounds__ bounds name(const __grid_constant__ Args args) {}
 #endif
 
 // This block's place in its cluster.

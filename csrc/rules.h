@@ -1,4 +1,4 @@
-// The table of the launch rules: the kernels, the host side in C++ (launch.h, launch_qk.h) and the host side in Python
+// The table of the launch rules: the kernels and the host side in Python
 // (train/kernels/cuda/rules.py, which reads these lines as text) take every number from here. No header of the C++ library,
 // since NVRTC has none.
 #pragma once

@@ -78,16 +78,16 @@ _FEW = (
     *_WIDE,
     *(word for key, value in _FEWER.items() for word in ("--set", f"stream.buckets.{key}={value}")),
 )
-_LIBRARY = Step(
-    "the library against float64",
-    [PYTHON, "-m", "reelweave.train.kernels", "build"],
+_CHECK = Step(
+    "the kernels against float64",
+    [PYTHON, "-m", "reelweave.train.kernels", "check"],
     [PYTHON, "-m", "reelweave.train.kernels", "which"],
     110,
 )
 
 CALLS: dict[str, tuple[Step, ...]] = {
     "open": (
-        _LIBRARY,
+        _CHECK,
         Step(
             "backward, rows at once",
             bench("backward_teams"),
@@ -195,7 +195,7 @@ CALLS: dict[str, tuple[Step, ...]] = {
         ),
     ),
     "sanitize": (
-        _LIBRARY,
+        _CHECK,
         Step(
             "sanitizers",
             bench("kernels", "--sanitize", "--out", FOLDER, "--seconds", "440"),

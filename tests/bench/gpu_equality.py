@@ -58,8 +58,7 @@ _FP8 = {"fp8": {"recipe": "tensorwise"}}
 CASES = (
     Case("float32", ROUNDED),
     Case("bfloat16", COARSE, _BF16),
-    Case("float32, library", ROUNDED, operators="library"),
-    Case("bfloat16, library", COARSE, _BF16, operators="library"),
+    Case("float32, nvrtc", ROUNDED, operators="nvrtc"),
     Case("bfloat16, nvrtc", COARSE, _BF16, operators="nvrtc"),
     Case("bfloat16, compiled, nvrtc", COARSE, _BF16 | _COMPILED, operators="nvrtc"),
     Case("the same bits twice", 0.0, _BF16, "nvrtc", against="itself"),

@@ -1,11 +1,12 @@
 """What the host of a fused operator costs: processor time of a call and its gradient, with launches that do nothing.
 
     python -m tests.bench.kernel_host                   # the operators here, and PyTorch's layer norm
-    python -m tests.bench.kernel_host --beside DIR      # and those of another checkout, and of its C++ library
+    python -m tests.bench.kernel_host --beside DIR      # and those of another checkout
 
 Tensors are tiny and of the processor. Launches go through ctypes to a CUDA driver that does nothing (`driver`), or end
-before it (`python`, `library`: the library's emulated launch does nothing either). Each kind has a process of its own;
-all take turns, some dozens of calls each, so that a busy machine slows all. It needs gcc, and g++ for a library.
+before it (`python`). Checkouts up to faae2271 have a compiled C++ host, too (`library`), whose launches do nothing.
+Each kind has a process of its own; all take turns, some dozens of calls each, so that a busy machine slows all. It
+needs gcc, and g++ for a library.
 """
 
 import argparse

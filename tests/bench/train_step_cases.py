@@ -62,7 +62,6 @@ CASES = (
     Case("eager"),
     Case("compiled, nvrtc, selective", "selective", compile=True, operators="nvrtc"),
     Case("compiled, nvrtc, fp8 rowwise", compile=True, operators="nvrtc", fp8="rowwise"),
-    Case("library", operators="library"),
     Case("compiled, nvrtc, full", "full", compile=True, operators="nvrtc"),
 )
 """The most telling first: for the last there may be no time."""

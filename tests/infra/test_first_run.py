@@ -33,7 +33,10 @@ def test_a_call_is_rehearsed_from_the_shell(tmp_path: Path) -> None:
     assert found.returncode == 0, found.stderr
     left = json.loads((tmp_path / "sanitize.json").read_text())
     assert left["machine"]["torch"]
-    assert [one["status"] for one in left["steps"]] == [0, 0]  # the library, then the sanitizers
+    assert [one["status"] for one in left["steps"]] == [
+        0,
+        0,
+    ]  # the check, which compiles, then the sanitizers
     assert "eager: works" in (tmp_path / "sanitize.md").read_text()
 
 

@@ -1,4 +1,4 @@
-"""Build the CUDA kernels for this machine, check the operators, and report their provider."""
+"""Check the operators on the GPUs here, and report their provider."""
 
 import argparse
 import itertools
@@ -6,15 +6,11 @@ import math
 import sys
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import torch
 
 from reelweave.loader.errors import RunError, UsageError
 from reelweave.train.kernels.checks import check, check_qk
-from reelweave.train.kernels.cuda import library
-from reelweave.train.kernels.cuda.build import DEFAULT, build
-from reelweave.train.kernels.cuda.sources import cache_folder
 from reelweave.train.kernels.eager import EAGER
 from reelweave.train.kernels.providers import PROVIDERS, chosen
 
@@ -34,25 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m reelweave.train.kernels", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    builds = commands.add_parser(
-        "build", help="compile csrc/ into a library, check it on the GPUs here, install it"
-    )
-    builds.add_argument(
-        "--arch",
-        type=int,
-        nargs="+",
-        default=[],
-        metavar="N",
-        help=f"architectures, such as 90 for sm_90; by default of the GPUs here, or else {' '.join(map(str, DEFAULT))}",
-    )
-    builds.add_argument(
-        "--out", type=Path, metavar="DIR", help=f"folder of the library; by default {cache_folder()}"
-    )
-    builds.set_defaults(run=_build)
     checks = commands.add_parser("check", help="compare the operators on the GPUs here with float64")
-    checks.add_argument(
-        "--library", type=Path, metavar="FILE", help="of this library; by default of what is used here"
-    )
     checks.add_argument(
         "--quick",
         action="store_true",
@@ -75,18 +53,6 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _build(options: argparse.Namespace) -> int:
-    built = build(options.arch, options.out)
-    size = built.path.stat().st_size / 1e6
-    print(f"{built.path}: {size:.1f} MB, compiled in {built.seconds:.0f} s")
-    print(
-        built.checked or "no GPU here: nothing was run; on one, python -m reelweave.train.kernels check does"
-    )
-    if options.out:
-        print(f"it is looked for in {cache_folder()}: put it there on the machine that uses it")
-    return 0
-
-
 def _check(options: argparse.Namespace) -> int:
     devices = _one_of_each()
     if not devices:
@@ -95,8 +61,6 @@ def _check(options: argparse.Namespace) -> int:
         from reelweave.train.kernels.cuda.nvrtc_provider import KERNELS
 
         name, kernels = "nvrtc", KERNELS
-    elif options.library:
-        name, kernels = str(options.library), library.loaded(options.library)
     else:
         name, kernels = chosen().provider.name, chosen().kernels or EAGER
     cases: Sequence[check.Case | check_qk.PairCase] = [*check.cases(), *check_qk.cases()]

@@ -33,4 +33,4 @@ class Kernels:
 
 
 OPERATORS = tuple(field.name for field in fields(Kernels) if field.name not in ("serves", "checks"))
-"""Operators of csrc/binding.cpp and csrc/binding_qk.cpp, named as in `Kernels`."""
+"""Names of the operators in `Kernels`."""

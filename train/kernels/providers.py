@@ -201,18 +201,6 @@ def _has_kernels() -> bool:
 _has_kernels._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
-def _library_lacks() -> str | None:
-    from reelweave.train.kernels.cuda import library
-
-    return library.lacks()
-
-
-def _library() -> Kernels:
-    from reelweave.train.kernels.cuda import library
-
-    return library.load()
-
-
 def _nvrtc_lacks() -> str | None:
     from reelweave.train.kernels.cuda import nvrtc, sources
 
@@ -232,8 +220,7 @@ def _nvrtc_wrong() -> str | None:
 
 
 PROVIDERS = (
-    Provider("library", _library_lacks, _library),
     Provider("nvrtc", _nvrtc_lacks, _nvrtc, _nvrtc_wrong),
     Provider("eager", lambda: None, lambda: None),
 )
-"""Providers in order of preference. A library exists only where a user built it, and was checked then."""
+"""Providers in order of preference."""

@@ -89,11 +89,11 @@ def test_runs_that_differ_are_told() -> None:
     assert result["goals"][-1]["met"] is False
 
 
-def row(milliseconds=1.0, of_copy=0.9, by="library", **more) -> GoalRow:
+def row(milliseconds=1.0, of_copy=0.9, by="nvrtc", **more) -> GoalRow:
     size = {"tokens": 32768, "width": 3072, "rows": 1}
     about = {"operator": "layer_norm_modulate", "case": "large", "direction": "forward"}
     return GoalRow(
-        **(about | size | more), by=by, ours=by == "library", milliseconds=milliseconds, of_copy=of_copy
+        **(about | size | more), by=by, ours=by == "nvrtc", milliseconds=milliseconds, of_copy=of_copy
     )
 
 

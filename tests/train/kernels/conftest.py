@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from reelweave.train.kernels.cuda.build import TORCH_TARGET
-from tests.train.kernels.emulated import CSRC, EmulatedLauncher, build, compiled, cuda_headers
+from tests.train.kernels.emulated import CSRC, build, cuda_headers
 
 BUILT = CSRC.parent / "build" / "emulated"
 SOURCES = [Path(__file__), *Path(__file__).parent.glob("emulat*"), *CSRC.iterdir()]
@@ -43,38 +42,3 @@ def emulated_kernels() -> dict[str, ctypes.CDLL]:
     with once_for_all("kernels") as folder, ThreadPoolExecutor(2) as pool:
         built = pool.map(lambda source: build(source, folder), sources)
         return {source.stem: library for source, library in zip(sources, built, strict=True)}
-
-
-@pytest.fixture(scope="session")
-def emulated_binding(emulated_kernels: dict[str, ctypes.CDLL]) -> Iterator[ctypes.CDLL]:
-    """The host side in C++ for tensors of the processor, as torch.ops.reelweave_emulated; kernels are emulated."""
-    flags = (
-        "-std=c++17",
-        "-O1",
-        "-shared",
-        "-fPIC",
-        "-Wall",
-        "-Wextra",
-        "-Werror",
-        "-DREEL_EMULATED",
-        f"-D{TORCH_TARGET}",
-    )
-    torch_root = Path(torch.__file__).parent
-    places = ("-isystem", str(torch_root / "include"), "-L", str(torch_root / "lib"), "-ltorch_cpu")
-    with once_for_all("binding") as folder:
-        library = folder / "binding.so"
-        if not library.exists():
-            command = ["g++", *flags, *map(str, sorted(CSRC.glob("*.cpp"))), *places]
-            compiled(command, library)
-    torch.ops.load_library(str(library))
-    binding = ctypes.CDLL(str(library))
-    launcher = EmulatedLauncher(emulated_kernels)
-
-    @ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_void_p, *[ctypes.c_int] * 5)
-    def run(kernel: bytes, args: int, gx: int, gy: int, bx: int, by: int, shared: int) -> None:
-        launcher.run(kernel.decode(), torch.device("cpu"), args, (gx, gy), (bx, by), shared)
-
-    ctypes.c_void_p.in_dll(binding, "reel_emulate").value = ctypes.cast(run, ctypes.c_void_p).value
-    yield binding
-    # The callback lives as long as somebody may call it.
-    del run

@@ -1,7 +1,17 @@
-import pytest
+import ctypes
+import itertools
+import re
+import shutil
+import subprocess
+from pathlib import Path
 
-from reelweave.train.kernels.cuda import launch
+import pytest
+import torch
+
+from reelweave.train.kernels.cuda import launch, launch_qk
 from reelweave.train.kernels.cuda.launch import Dtype
+from reelweave.train.kernels.cuda.rules import struct
+from tests.train.kernels.emulated import CSRC
 
 A100_SHARED = 163 << 10
 
@@ -111,3 +121,65 @@ def test_no_more_blocks_than_fit_and_every_row_has_one(rows: int, resident: int)
     count = launch.blocks(rows, per_block)
     assert count <= resident
     assert (count - 1) * per_block < rows <= count * per_block
+
+
+def test_blocks_of_the_second_stage_are_whole_warps() -> None:
+    sizes = itertools.product((1, 2, 21, 5000), (8, 64, 1536, 5120, 16_384), (1, 60, 700, 5700))
+    for groups, dim, slots in sizes:
+        columns, lanes = launch.reduce_block(groups, dim, slots)
+        assert columns * lanes % launch.WARP == 0
+
+
+def test_one_stride_leads_from_row_to_row_or_a_copy_is_due() -> None:
+    base = torch.arange(4.0 * 6 * 16).view(4, 6, 16)
+    views = (
+        *(base, base[:, :, 8:], base[:, :3], base[:1], base[:, :1], base[::2], base[:, ::2]),
+        *(base.transpose(0, 1), base[..., ::2], base[..., :1], base[0], base[0, 0], base[:1, :1]),
+        *(base[0, 0].expand(4, 6, 16), base[:, :1].expand(4, 6, 16), base[:1].expand(4, 6, 16)),
+        base[:, 0].expand(6, 4, 16),
+    )
+    strides = set()
+    for view in views:
+        stride = launch.row_stride(view.shape, view.stride())
+        strides.add(stride)
+        if stride is not None:
+            rows = view.numel() // view.shape[-1]
+            assert torch.equal(view.as_strided((rows, view.shape[-1]), (stride, 1)), view.reshape(rows, -1))
+    assert {None, 0, 16, 32, 96} <= strides
+
+
+def test_heads_are_read_by_strides_of_dimensions_longer_than_one() -> None:
+    base = torch.empty(4, 6, 3, 16)
+    views = (
+        *(base, base[:1], base[:, :1], base[:, :, 1:2], base.transpose(1, 2), base[:, :, :, ::2]),
+        *(base[..., :1], base[..., 0, None].expand(4, 6, 3, 16), base[:, :0]),
+    )
+    strides = {launch_qk.head_strides(view.shape, view.stride()) for view in views}
+    assert {None, (288, 48, 16), (0, 48, 16), (288, 0, 16), (288, 48, 0), (288, 16, 48)} <= strides
+
+
+def test_python_lays_the_arguments_out_as_the_compiler_does(tmp_path: Path) -> None:
+    if not shutil.which("g++"):
+        pytest.skip("g++ is not on PATH")
+    structs = re.findall(r"^struct (\w+) {", (CSRC / "args.h").read_text(), re.MULTILINE)
+    fields = [(name, field) for name in structs for field, _ in struct(name)._fields_]
+    layouts = ", ".join(
+        f"int(offsetof({name}, {field})), int(sizeof({name}::{field}))" for name, field in fields
+    )
+    sizes = ", ".join(f"int(sizeof({name}))" for name in structs)
+    source, built = tmp_path / "args.cpp", tmp_path / "args.so"
+    source.write_text(
+        '#include <cstddef>\n#include "args.h"\nusing namespace reel;\n'
+        f'extern "C" {{ int layouts[] = {{{layouts}}}; int sizes[] = {{{sizes}}}; }}\n'
+    )
+    flags = ("-std=c++17", "-shared", "-fPIC", "-I", str(CSRC))
+    subprocess.run(["g++", *flags, str(source), "-o", str(built)], check=True)
+    compiled = ctypes.CDLL(str(built))
+    expected = [
+        number
+        for name, field in fields
+        for number in (getattr(struct(name), field).offset, getattr(struct(name), field).size)
+    ]
+    assert [*(ctypes.c_int * len(expected)).in_dll(compiled, "layouts")] == expected
+    expected = [ctypes.sizeof(struct(name)) for name in structs]
+    assert [*(ctypes.c_int * len(structs)).in_dll(compiled, "sizes")] == expected

@@ -15,7 +15,7 @@ ROWS = [
     Row("compiled, nvrtc, fp8 tensorwise", 1.0, 0.01, 33_272, 850.0),
     Row("nvrtc, full", 2.5, 0.01, 33_272, 850.0, 30.0, 31.2),
     Row(PEER, 3.4, 0.01, 33_272, 850.0, 120.0),
-    Row("library", error="UsageError: REELWEAVE_KERNELS=library cannot work here"),
+    Row("nvrtc, none", error="UsageError: REELWEAVE_KERNELS=nvrtc cannot work here"),
 ]
 
 
@@ -39,7 +39,7 @@ def test_the_page_shows_every_row_and_what_went_wrong():
     page = "\n".join(markdown({"device": "NVIDIA H200", "torch": "2.11", "tflops": 800.0}, ROWS))
     assert "| memory: error of the prediction | 0.03 | 0.040 **missed** | nvrtc, full |" in page
     assert "| nvrtc, full | 2.500 | 1.0% | 13,309 | 42.5% | 34.4% | 30.00 | 31.20 (+4.0%) |" in page
-    assert "| library | not measured: UsageError: REELWEAVE_KERNELS=library cannot work here |" in page
+    assert "| nvrtc, none | not measured: UsageError: REELWEAVE_KERNELS=nvrtc cannot work here |" in page
     assert "The peak was not measured: no GPU" in "\n".join(markdown({"error": "no GPU"}, ROWS))
 
 

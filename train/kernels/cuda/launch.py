@@ -1,6 +1,6 @@
 """Names and geometry of the kernels of csrc/ as pure functions of the numbers in csrc/rules.h.
 
-The host side in Python and the emulator of the tests use them; csrc/launch.h has the same functions for the library.
+The host side and the emulator of the tests use them.
 """
 
 from collections.abc import Sequence

@@ -18,7 +18,7 @@ def digest(*more: str) -> str:
     """Return a digest of the sources and of further inputs of the compilation."""
     hasher = hashlib.sha256()
     for path in sorted(CSRC.iterdir()):
-        if path.suffix in (".cu", ".cuh", ".h", ".cpp"):
+        if path.suffix in (".cu", ".cuh", ".h"):
             hasher.update(f"{path.name}\0".encode() + path.read_bytes())
     hasher.update("\0".join(more).encode())
     return hasher.hexdigest()[:16]
