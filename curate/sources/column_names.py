@@ -12,8 +12,9 @@ CAPTIONS = (
     "densecaption",
     "shortcaption",
     "text",
+    "prompt",
 )
-"""Columns that hold the captions of segments, the first that is there, without case and signs."""
+"""Columns that hold the captions of films and segments, the first that is there, without case and signs."""
 
 CAPTION_PARTS = ("caption", "content", "text", "description")
 """Parts of a caption that is an object, as Vript writes them, the first that is there."""

@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from reelweave.curate.sources.attributes import MAX_CAPTION_CHARS, attributes_of, clean
-from reelweave.curate.sources.column_names import plain_name
+from reelweave.curate.sources.column_names import CAPTIONS, plain_name
 from reelweave.curate.sources.folder import VIDEO_SUFFIXES
 from reelweave.curate.sources.literals import is_literal, literal_of
 from reelweave.curate.sources.segments import Segment
@@ -24,6 +24,8 @@ _PAGE = re.compile(
     r"(?:https?://)?(?:www\.|m\.)?(?:youtube\.com/(?:watch\?(?:[^#]*&)?v=|shorts/|embed/)|youtu\.be/)([\w-]{6,20})"
 )
 _ID_CHARS = 11
+_MISSING = ("nan", "none", "null", "n/a", "<na>")
+"""Words that pandas and others write where there is no caption."""
 
 Record = Mapping[str, Any]
 
@@ -86,9 +88,7 @@ def entry_of(record: Record, label: str, key: str = "") -> ListEntry | InvalidEn
         shared, fps = attributes_of(rest), _rate(rest)
         segments = tuple(_segment(span, shared, fps) for span in spans)
         return check_entry(ListEntry(path, segments=segments, ids=ids, place=label))
-    column = next((name for name in columns if name.lower() == "caption"), None)
-    text = "" if column is None else first_text(_parse_list_cell(columns.pop(column)))
-    caption = clean(text[:MAX_CAPTION_CHARS]) or None
+    caption = _pop_caption(columns)
     return check_entry(ListEntry(path, caption, attributes_of(columns), ids=ids, place=label))
 
 
@@ -151,8 +151,26 @@ def _pop_path(columns: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
     return (ids[0], ids) if ids else ("", ())
 
 
+def _pop_caption(columns: dict[str, Any]) -> str | None:
+    """Return the caption of a whole film, whose column is removed unless it holds more texts than this one."""
+    named = {plain_name(name): name for name in reversed(columns)}
+    column = next((named[name] for name in CAPTIONS if name in named), None)
+    if column is None:
+        return None
+    value = _parse_list_cell(columns[column])
+    if plain_name(column) == "caption" or not isinstance(value, list | tuple) or len(value) < 2:
+        del columns[column]
+    return _caption(first_text(value))
+
+
+def _caption(text: str) -> str | None:
+    """Return a caption as it is stored; the words that a program writes where there is none are none."""
+    text = clean(text[:MAX_CAPTION_CHARS]).strip()
+    return text if text and text.lower() not in _MISSING else None
+
+
 def _segment(span: ListedSpan, shared: dict[str, str], fps: float | None) -> Segment:
-    caption = clean((span.caption or "")[:MAX_CAPTION_CHARS]).strip() or None
+    caption = _caption(span.caption or "")
     attributes = {**shared, **attributes_of(span.columns)} if span.columns else shared
     return Segment(
         span.start, span.end, span.unit, fps if span.unit == "frame" else None, caption, attributes

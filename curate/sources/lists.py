@@ -23,7 +23,8 @@ def read_list(
     """Yield the entries of the list in ``file`` in order.
 
     Memory is bounded by one entry, or one batch of parquet rows; a ``.json`` is read as a whole.
-    The path of an entry is its first filled column of `PATH_COLUMNS`, its caption the column ``caption``.
+    The path of an entry is its first filled column of `PATH_COLUMNS`, its caption the
+    first one of `reelweave.curate.sources.column_names.CAPTIONS`.
     Columns that name segments are those of `reelweave.curate.sources.span_columns`. Further columns are attributes.
 
     Args:

@@ -421,7 +421,7 @@ def test_attributes_are_bounded(folder: Path) -> None:
         "path": "b.mp4",
         "tags": ["a", "b"],
         "vector": list(range(5000)),
-        "text": "x" * 10_000,
+        "remark": "x" * 10_000,
         "n" * 200: "y",
     }
     row |= {f"column{number:03}": "z" for number in range(100)}
@@ -429,7 +429,7 @@ def test_attributes_are_bounded(folder: Path) -> None:
     found = listed(folder / "l.jsonl")["b.mp4"].attributes
     assert len(found) == 64
     assert found["tags"] == '["a", "b"]'
-    assert len(found["text"]) == 4000
+    assert len(found["remark"]) == 4000
     assert "vector" not in found
     assert "n" * 200 not in found
 
