@@ -46,12 +46,12 @@ def test_a_video_that_kills_its_reader_is_left_out(
         "import os, signal, sys\n"
         "if 'reelweave.curate.frames.child_process' in sys.orig_argv:\n"
         "    import reelweave.curate.foreign.tar as module\n"
-        "    described = module._described\n"
+        "    described = module._describe_sample\n"
         "    def deadly(region):\n"
         "        if b'two words 2' in region:\n"
         "            os.kill(os.getpid(), signal.SIGSEGV)\n"
         "        return described(region)\n"
-        "    module._described = deadly\n"
+        "    module._describe_sample = deadly\n"
     )
     paths = [str(tmp_path), str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", "")]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))

@@ -32,10 +32,10 @@ LASTS_S = 1.2
 HOLD = """
 import os, signal, sys, time
 from reelweave.loader.errors import RunError
-from reelweave.loader.storage import StorageConfig, leased, open_storage
+from reelweave.loader.storage import StorageConfig, hold_lease, open_storage
 config = StorageConfig.model_validate_json(sys.argv[2])
 try:
-    with leased(open_storage(sys.argv[1], config), "a test") as storage:
+    with hold_lease(open_storage(sys.argv[1], config), "a test") as storage:
         print("held", flush=True)
         for number in range(2000):
             storage.write(f"{sys.argv[3]}/{number}", b"mine")
