@@ -118,4 +118,4 @@ def curated(path: Path, out: Path, **sections: dict[str, Any]) -> list[tuple[Rec
     work = CutSource(config, StorageConfig(), ledger, config_digest(config))
     (source,) = list_sources([str(path)], StorageConfig())
     records = work(source).records
-    return [(record, ledger.read_clip(record.clip_id) if record.sha256 else b"") for record in records]
+    return [(record, ledger.blobs.read_clip(record.clip_id) if record.sha256 else b"") for record in records]

@@ -15,7 +15,7 @@ def as_known(ledger: Ledger, sources: Sequence[SourceRef]) -> tuple[Sequence[Sou
     silent = {source.uri for source in sources if source.undone and is_unanswered(source.fault or "")}
     if not silent:
         return sources, 0
-    rows = (ledger.read_note("inputs") or {"sources": []})["sources"]
+    rows = (ledger.notes.read("inputs") or {"sources": []})["sources"]
     known = {row["uri"]: SourceRef.from_stored(row) for row in rows if row["uri"] in silent}
     facts = ("size", "version", "fault", "sidecars")
     return [
@@ -30,7 +30,7 @@ def join_runs(
     ledger: Ledger, inputs: Sequence[str], sources: Sequence[SourceRef]
 ) -> tuple[list[str], list[SourceRef], tuple[str, ...]]:
     """Return inputs and sources of all runs, and notes; a source that is named again is looked up anew."""
-    before = ledger.read_note("inputs") or {"inputs": [], "sources": []}
+    before = ledger.notes.read("inputs") or {"inputs": [], "sources": []}
     listed = {source.uri for source in sources}
     rows = [row for row in before["sources"] if row["uri"] not in listed]
     # A wrong line of a list that was read again is mended, or would have been found again.

@@ -12,21 +12,21 @@ _ANY = None
 
 def begin_redo(ledger: Ledger, revision: int) -> None:
     """Note that results are made anew for a dataset that has a revision."""
-    ledger.write_note(_NOTE, {"revision": revision})
+    ledger.notes.write(_NOTE, {"revision": revision})
 
 
 def is_redone(ledger: Ledger, revision: int) -> bool:
     """Return whether results were made anew that a revision of the dataset does not have."""
-    note = ledger.read_note(_NOTE)
+    note = ledger.notes.read(_NOTE)
     return note is not None and note["revision"] in (revision, _ANY)
 
 
 def carry_redo(ledger: Ledger, revision: int) -> None:
     """Keep the note, before another revision with the old results is published under any number."""
     if is_redone(ledger, revision):
-        ledger.write_note(_NOTE, {"revision": _ANY})
+        ledger.notes.write(_NOTE, {"revision": _ANY})
 
 
 def end_redo(ledger: Ledger) -> None:
     """Note that the results are published."""
-    ledger.drop_note(_NOTE)
+    ledger.notes.drop(_NOTE)

@@ -50,7 +50,7 @@ class Fingerprints:
         """Return the fingerprint at a location, uint8 [pictures, 27, 48], or None."""
         name = location.arrays
         if name not in self._kept:
-            arrays = self._ledger.read_arrays(name, lambda key: key.endswith((ARRAY, SPARSE_ARRAY)))
+            arrays = self._ledger.blobs.read_arrays(name, lambda key: key.endswith((ARRAY, SPARSE_ARRAY)))
             self._kept[name] = {
                 key.rpartition(".")[0]: array if key.endswith(ARRAY) else dense(array)
                 for key, array in arrays.items()
@@ -90,7 +90,7 @@ class ClipArrays:
         """Read the vectors that are kept under names in the ledger, as far as they are not read yet."""
         new = [name for name in dict.fromkeys(names) if name not in self._read]
         ids, parts = [], _Parts()
-        for name, arrays in zip(new, self._ledger.many_arrays(new, _is_vector), strict=True):
+        for name, arrays in zip(new, self._ledger.blobs.many_arrays(new, _is_vector), strict=True):
             self._read[name] = len(self._names)
             self._names.append(name)
             self._starts.append(self._firsts[-1] + parts.count)

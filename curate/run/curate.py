@@ -13,8 +13,10 @@ import pyarrow as pa
 
 from reelweave.curate.config import CurateConfig
 from reelweave.curate.filters.measure import ADDED
+from reelweave.curate.ledger.digest import digest_of
+from reelweave.curate.ledger.files import LEDGER
 from reelweave.curate.ledger.known_sources import as_known, join_runs
-from reelweave.curate.ledger.ledger import LEDGER, Ledger, digest_of
+from reelweave.curate.ledger.ledger import Ledger
 from reelweave.curate.ledger.redo import begin_redo, end_redo
 from reelweave.curate.run.driver import Driver
 from reelweave.curate.run.outlook.work import may_be_older, sentences, work_of
@@ -218,7 +220,7 @@ def _curate(
     if dataset is not None and not change.update:
         raise _other_dataset(dataset.manifest.config, settings, storage.root)
     weights = check(config, request.stages)
-    ledger.write_note("config", config.content())
+    ledger.notes.write("config", config.content())
     missing = availability(config)
     state = CurationState(config, ledger, request.sources, dataset, request.stages, request.models)
     if change.retry_failed:
@@ -246,7 +248,7 @@ def _curate(
     notes = (*driver.notes(), *_unreadable(clips), *state.copies.notes, *_remarks(clips))
     del state, driver, clips  # publishing takes as much memory again
     stored = [source.stored() for source in request.sources]
-    ledger.write_note("inputs", {"inputs": list(request.inputs), "sources": stored})
+    ledger.notes.write("inputs", {"inputs": list(request.inputs), "sources": stored})
     manifest = publish(storage, shards, content, dataset.manifest if dataset is not None else None)
     end_redo(ledger)
     published = Dataset(storage)
@@ -333,12 +335,12 @@ def _tidy(ledger: Ledger, dataset: Dataset, config: CurateConfig, rejected: pa.A
         rejected: Identities of clips that may come back; None for all staged ones.
     """
     forget(ledger, TakeDowns(tuple(dataset.manifest.removals)))
-    staged = texts_of(ledger.staged_clips())
+    staged = texts_of(ledger.blobs.staged_clips())
     keep = np.ones(len(staged), bool) if rejected is None else places_in(staged, rejected) >= 0
     stay = keep & config.run.keep_rejected
     for identities in identities_of(dataset):
         stay &= places_in(staged, identities) < 0
-    ledger.drop_clips(staged.filter(pa.array(~stay)).to_pylist())
+    ledger.blobs.drop_clips(staged.filter(pa.array(~stay)).to_pylist())
     for folder in (f"{SHARD}/", PARTS, KILLED):
         dataset.storage.delete_tree(f"{LEDGER}{folder}")
     dataset.storage.sweep()
@@ -346,7 +348,7 @@ def _tidy(ledger: Ledger, dataset: Dataset, config: CurateConfig, rejected: pa.A
 
 def _check_ours(storage: Storage, ledger: Ledger, dataset: Dataset | None) -> None:
     """Raise a `UsageError` where the output holds tars that no curation wrote: ours would mix with them."""
-    begun = dataset is not None or ledger.read_note("config") is not None
+    begun = dataset is not None or ledger.notes.read("config") is not None
     stray = None if begun else next(storage.list("shards/"), None)
     manifest = None if dataset is None else dataset.manifest
     if stray is not None or (manifest and (manifest.foreign or manifest.latents)):

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from reelweave.curate.dedup.fingerprint import Match
-from reelweave.curate.ledger.ledger import RUN
+from reelweave.curate.ledger.notes import RUN
 from reelweave.curate.ledger.records import clip_result, source_summary
 from reelweave.curate.run.clip_arrays import FingerprintPlace
 from reelweave.curate.run.outlook.measuring import measure_tasks
@@ -81,13 +81,13 @@ class Driver:
             note = {"wall_s": time.monotonic() - began, "worker_seconds": seconds, "notes": notes}
             note |= {"plans": plan_notes(self._passes), "seconds_per_clip": self._seconds_per_clip(seconds)}
             try:
-                self._state.ledger.write_note(RUN, note)
+                self._state.ledger.notes.write(RUN, note)
             except RunError as error:  # only the report reads it
                 self._note_fault = (f"the report will not say how long this run took: {first_line(error)}",)
         for fingerprint in self._state.closed.fingerprints:
-            self._state.ledger.pack(CUT, fingerprint, source_summary)
+            self._state.ledger.entries.pack(CUT, fingerprint, source_summary)
         for stage in self._state.stages:
-            self._state.ledger.pack(stage.name, stage.fingerprint, clip_result)
+            self._state.ledger.entries.pack(stage.name, stage.fingerprint, clip_result)
         return clips
 
     def decide_some(self, chosen: Set[str]) -> Partitions:
@@ -148,7 +148,7 @@ class Driver:
 
     def _seconds_per_clip(self, seconds: Mapping[str, float]) -> dict[str, float]:
         """Return the seconds of a clip in each stage over clips, as this run or else an earlier one measured them."""
-        before = (self._state.ledger.read_note(RUN) or {}).get("seconds_per_clip", {})
+        before = (self._state.ledger.notes.read(RUN) or {}).get("seconds_per_clip", {})
         return {
             **before,
             **{name: seconds[name] / count for name, count in self._made.items() if name in seconds},

@@ -86,7 +86,7 @@ class ReferenceSets:
         dataset = self._opened(uri)
         ledger = Ledger(dataset.storage)
         arrays = ClipArrays(ledger)
-        arrays.read(ledger.array_names())
+        arrays.read(ledger.blobs.array_names())
         samples = dataset.read_columns("index", ["key", "sha256", "source"]).combine_chunks()
         ids = clip_ids(samples)
         rows = arrays.find(ids)
@@ -111,7 +111,11 @@ class ReferenceSets:
             dataset = open_dataset(uri, self.storage)
         except RunError as error:
             raise UsageError(f"dedup.evaluation or dedup.older: {error}") from error
-        if self.config.perceptual.enabled and len(dataset) and not Ledger(dataset.storage).array_names():
+        if (
+            self.config.perceptual.enabled
+            and len(dataset)
+            and not Ledger(dataset.storage).blobs.array_names()
+        ):
             raise UsageError(
                 f"{uri} has no fingerprints in its .ledger; curate that dataset again, or set"
                 " dedup.perceptual.enabled=false"

@@ -6,7 +6,8 @@ from dataclasses import asdict
 import numpy as np
 
 from reelweave.curate.config import CurateConfig
-from reelweave.curate.ledger.ledger import Ledger, digest
+from reelweave.curate.ledger.digest import digest
+from reelweave.curate.ledger.ledger import Ledger
 from reelweave.curate.run.curate import COMMAND, asked_for
 from reelweave.curate.run.driver import Driver
 from reelweave.curate.run.outlook.forecast import (
@@ -65,8 +66,8 @@ def forecast_curation(
         curation_forecast = forecast(
             _costs(sample, clips, state, driver.gpu_seconds()), sources, extent, rates
         )
-        ledger.write_note("forecast", asdict(curation_forecast))
-        ledger.drop_note(STATUS)  # nobody shall wait for a curation that has not begun
+        ledger.notes.write("forecast", asdict(curation_forecast))
+        ledger.notes.drop(STATUS)  # nobody shall wait for a curation that has not begun
         return curation_forecast
 
 

@@ -221,7 +221,7 @@ def finished_shards(ledger: Ledger, stage: str, fingerprint: str, kind: type[Wri
         kind: Type of its records.
     """
     sizes = {item.path: item.size for item in ledger.storage.list("shards/")}
-    closed = ledger.closed(stage, fingerprint, lambda values: from_json(kind, values))
+    closed = ledger.entries.read(stage, fingerprint, lambda values: from_json(kind, values))
     return {name: shard for name, shard in closed.items() if sizes.get(shard.path) == shard.size}
 
 
@@ -235,8 +235,8 @@ def close_shard(ledger: Ledger, stage: str, fingerprint: str, name: str, written
         name: Identity of the shard's plan.
         written: The shard.
     """
-    ledger.write_table(_rows_name(stage, name), as_table(written.rows))
-    ledger.close(stage, fingerprint, name, replace(written, rows=()))
+    ledger.blobs.write_table(_rows_name(stage, name), as_table(written.rows))
+    ledger.entries.write(stage, fingerprint, name, replace(written, rows=()))
 
 
 def _rows_name(stage: str, name: str) -> str:
@@ -257,7 +257,7 @@ def with_rows(ledger: Ledger, stage: str, name: str, shard: Written, samples: in
         return replace(shard, rows=TableRows(as_table(shard.rows)))
 
     def beside() -> pa.Table:
-        table = ledger.read_table(_rows_name(stage, name))
+        table = ledger.blobs.read_table(_rows_name(stage, name))
         if table is None or len(table) != samples:
             raise RunError(f"the rows of {shard.path} are not in the ledger; run the same command again")
         return read_back(table)
@@ -288,7 +288,7 @@ class WriteShard:
         for row, extra, vector in zip(rows, beside.to_pylist(), vectors_of(samples), strict=True):
             embeddings = {}
             if extra["text.arrays"] is not None:
-                embeddings["text.npy"] = self.ledger.read_arrays(extra["text.arrays"])["text"]
+                embeddings["text.npy"] = self.ledger.blobs.read_arrays(extra["text.arrays"])["text"]
             if vector is not None:
                 embeddings["video.npy"] = vector
             where = (extra["place.shard"], extra["place.offset"], extra["place.size"])

@@ -114,7 +114,7 @@ class CurationState:
         self.later = [stage for stage in self.stages if stage.after_dedup]
         self.beside = self.stages if config.run.caption_while_cutting else self.earlier
         self.earlier_cuts = earlier_digests(source_config)
-        digests = set(ledger.fingerprints(CUT))
+        digests = set(ledger.entries.fingerprints(CUT))
         earlier = [digest for digest in self.earlier_cuts if digest in digests]
         self.closed = ClosedSources(ledger, self.cut.fingerprint, self.listed, earlier)
         self.measures_all = self.writes_all = False
@@ -293,7 +293,7 @@ class CurationState:
 
     def staged(self) -> TextPlaces:
         """Return the identities of all staged clips."""
-        return TextPlaces(texts_of(self.ledger.staged_clips()))
+        return TextPlaces(texts_of(self.ledger.blobs.staged_clips()))
 
     def at_hand(self, clips: pa.Table, staged: TextPlaces) -> Mask:
         """Return which clips are staged or lie in a shard."""

@@ -212,4 +212,4 @@ def _rescue(state: CurationState, dataset: Dataset, clips: Partitions, stay: Seq
         ids = clip_ids(filter_rows(table, leaving))
         for clip_id, location in zip(ids.to_pylist(), state.places_of(ids), strict=True):
             if location and location.shard not in staying:
-                state.ledger.write_clip(clip_id, dataset.storage.read(*location))
+                state.ledger.blobs.write_clip(clip_id, dataset.storage.read(*location))

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, BinaryIO, cast
 
-from reelweave.curate.ledger.ledger import LEDGER, Ledger
+from reelweave.curate.ledger.files import LEDGER
+from reelweave.curate.ledger.ledger import Ledger
 from reelweave.loader.errors import RunError
 
 NOTE_EVERY_S = 30.0
@@ -67,7 +68,7 @@ def note_progress(
         written = True
         with suppress(RunError, OSError):
             share = min(1.0, max(0.0, (position - begin) / size)) if size > 0 else 0.0
-            ledger.write_note(name, {"source": uri, "part": part, "share": share, "seconds": seconds})
+            ledger.notes.write(name, {"source": uri, "part": part, "share": share, "seconds": seconds})
 
     try:
         yield cast(BinaryIO, _Watched(file, note, every_s))
@@ -82,7 +83,7 @@ def at_work(ledger: Ledger) -> list[tuple[str, float, float, str]]:
     active = []
     with suppress(RunError, OSError):
         for item in ledger.storage.list(f"{LEDGER}{_FOLDER}"):
-            note = ledger.read_note(item.path.removeprefix(LEDGER).removesuffix(".json"))
+            note = ledger.notes.read(item.path.removeprefix(LEDGER).removesuffix(".json"))
             if note is not None:  # else closed in between
                 active.append((note["source"], note["share"], note["seconds"], note.get("part", "")))
     return sorted(active, key=lambda work: (-work[2], work[0]))

@@ -32,7 +32,8 @@ from reelweave.curate.frames.perceptual import embed_pictures
 from reelweave.curate.frames.picture import Geometry, size_at
 from reelweave.curate.frames.probe import Probe
 from reelweave.curate.frames.sound_clock import SoundClock
-from reelweave.curate.ledger.ledger import Ledger, digest
+from reelweave.curate.ledger.digest import digest
+from reelweave.curate.ledger.ledger import Ledger
 from reelweave.curate.ledger.records import Record, SourceSummary, clip_key
 from reelweave.curate.models.device import one_thread
 from reelweave.curate.shots.listed import layers_of, listed_spans
@@ -198,7 +199,7 @@ class CutSource:
             ahead = None
         yield from records
         if arrays:
-            self.ledger.write_arrays(arrays_name(source, self.fingerprint), arrays)
+            self.ledger.blobs.write_arrays(arrays_name(source, self.fingerprint), arrays)
 
     def planned(self, source: SourceRef, sha256: str, parts: Sequence[Span]) -> list[Record]:
         """Return the records of a source's spans before any is cut; those to cut are kept."""
@@ -314,7 +315,7 @@ class CutSource:
             clip_bytes=len(clip.data),
             scores=scores(sample, self.config.scores),
         )
-        self.ledger.write_clip(record.clip_id, clip.data)
+        self.ledger.blobs.write_clip(record.clip_id, clip.data)
         arrays[f"{record.clip_id}.perceptual"] = embed_pictures(sample.pictures)
         arrays[f"{record.clip_id}{FINGERPRINT}"] = collected.fingerprint
         return record

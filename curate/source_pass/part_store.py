@@ -12,7 +12,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from reelweave.curate.ledger.ledger import LEDGER, Ledger
+from reelweave.curate.ledger.files import LEDGER
+from reelweave.curate.ledger.ledger import Ledger
 from reelweave.curate.ledger.records import from_json, to_json
 
 PARTS = "parts/"
@@ -57,22 +58,22 @@ class PartStore:
 
     def note(self, step: str, part_index: int = 0) -> StepNote | None:
         """Return the note of a step, or None where it has not ended."""
-        values = self.ledger.read_note(self._name(step, part_index))
+        values = self.ledger.notes.read(self._name(step, part_index))
         return None if values is None else from_json(StepNote, values)
 
     def end(self, step: str, part_index: int, note: StepNote, arrays: Arrays | None = None) -> None:
         """Record that a step has ended, with the arrays that it made."""
         if arrays is not None:
             self.put(step, part_index, arrays)
-        self.ledger.write_note(self._name(step, part_index), to_json(note))
+        self.ledger.notes.write(self._name(step, part_index), to_json(note))
 
     def put(self, kind: str, part_index: int, arrays: Arrays, item: int | None = None) -> None:
         """Write arrays of a part, or of one item in it."""
-        self.ledger.write_table(self._name(kind, part_index, item), _to_table(arrays))
+        self.ledger.blobs.write_table(self._name(kind, part_index, item), _to_table(arrays))
 
     def arrays(self, kind: str, part_index: int = 0, item: int | None = None) -> dict[str, NDArray[Any]]:
         """Return arrays that were put, or none."""
-        table = self.ledger.read_table(self._name(kind, part_index, item))
+        table = self.ledger.blobs.read_table(self._name(kind, part_index, item))
         return {} if table is None else _from_table(table)
 
     def drop(self) -> None:

@@ -20,7 +20,7 @@ from reelweave.curate.frames.budget import most_bytes
 from reelweave.curate.frames.entry import Entry
 from reelweave.curate.frames.faults import fault_of
 from reelweave.curate.frames.source import SourceError
-from reelweave.curate.ledger.ledger import digest
+from reelweave.curate.ledger.digest import digest
 from reelweave.curate.ledger.records import Record, SourceSummary, source_summary, to_json
 from reelweave.curate.models.device import one_thread
 from reelweave.curate.source_pass.at_work import note_progress
@@ -185,7 +185,7 @@ class SplitCut:
         for part_index in sorted(cuts):
             arrays |= store.arrays("cut", part_index)
         if arrays:
-            self.cut.ledger.write_arrays(arrays_name(source, self.cut.fingerprint), arrays)
+            self.cut.ledger.blobs.write_arrays(arrays_name(source, self.cut.fingerprint), arrays)
         notes = [*before, *cuts.values()]
         summary = SourceSummary(
             tuple(cut_records.get(record.part, record) for record in records),

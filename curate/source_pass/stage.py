@@ -76,7 +76,7 @@ class SourceStage:
                 continue
             seconds = time.monotonic() - began + (outcome.summary.seconds or 0.0)
             summary = replace(outcome.summary, seconds=seconds)
-            self.cut.ledger.close(STAGE, self.cut.fingerprint, source_id(source), summary)
+            self.cut.ledger.entries.write(STAGE, self.cut.fingerprint, source_id(source), summary)
             if outcome.in_parts:
                 self._split.drop(source)
             yield ClosedSource(source.uri, summary, outcome.retries)
@@ -131,12 +131,12 @@ class SourceStage:
         if not quarantine.killed:
             return ""
         ledger, name = self.cut.ledger, f"{KILLED}{identity}"
-        runs = ledger.read_note(name) or 0
+        runs = ledger.notes.read(name) or 0
         if is_low_on_memory():
             return f"{quarantine.reason} until the next run, since this machine has hardly any memory left"
         if runs + 1 >= _MOST_KILLED_RUNS:
             return ""
-        ledger.write_note(name, runs + 1)
+        ledger.notes.write(name, runs + 1)
         return f"{quarantine.reason} until the next run; it fails if that loses it in the same way"
 
     def _unanswered(self, identity: str, reason: str) -> bool:
@@ -147,9 +147,9 @@ class SourceStage:
         if not is_unanswered(reason):
             return False
         ledger, name = self.cut.ledger, f"{KILLED}unanswered-{identity}"
-        if ledger.read_note(name) is not None:
+        if ledger.notes.read(name) is not None:
             return True
-        ledger.write_note(name, 1)
+        ledger.notes.write(name, 1)
         return False
 
     def _child(self) -> "Isolated[SourceRef | PartTask, SplitOutcome]":

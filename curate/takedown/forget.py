@@ -8,7 +8,9 @@ from dataclasses import replace
 from itertools import chain
 
 from reelweave.curate.caption.types import Caption
-from reelweave.curate.ledger.ledger import LEDGER, Ledger, digest
+from reelweave.curate.ledger.digest import digest
+from reelweave.curate.ledger.files import LEDGER
+from reelweave.curate.ledger.ledger import Ledger
 from reelweave.curate.ledger.records import Record, SourceSummary, clip_result, source_summary
 from reelweave.curate.takedown.takedown import TakeDowns, empty_record
 
@@ -28,11 +30,11 @@ def forget(ledger: Ledger, down: TakeDowns) -> None:
         return
     concerned: dict[tuple[str, str], SourceSummary] = {}
     gone, sources = {*down.keys}, set[str]()
-    orphans = set(ledger.staged_clips())
+    orphans = set(ledger.blobs.staged_clips())
     with_clips, keep_some = set[str](), set[str]()
     segments = set[tuple[str, int]]()
-    for name in ledger.fingerprints(CUT):
-        for identity, entry in ledger.latest(CUT, name, source_summary):
+    for name in ledger.entries.fingerprints(CUT):
+        for identity, entry in ledger.entries.latest(CUT, name, source_summary):
             stays = [record for record in entry.records if not down.of(record)]
             if len(stays) < len(entry.records):
                 concerned[name, identity] = entry
@@ -46,35 +48,37 @@ def forget(ledger: Ledger, down: TakeDowns) -> None:
     def of_them(identity: str) -> bool:
         return identity.split("-", 1)[0] in gone
 
-    ledger.drop_clips([clip for clip in ledger.staged_clips() if of_them(clip) or clip in orphans])
-    for stage in ("embed", CAPTIONS, *ledger.stages("stages.")):
-        for name in ledger.fingerprints(stage):
-            ledger.forget(stage, name, of_them)
+    ledger.blobs.drop_clips(
+        [clip for clip in ledger.blobs.staged_clips() if of_them(clip) or clip in orphans]
+    )
+    for stage in ("embed", CAPTIONS, *ledger.entries.stages("stages.")):
+        for name in ledger.entries.fingerprints(stage):
+            ledger.entries.forget(stage, name, of_them)
     _forget_texts(ledger)
-    for name in ledger.array_names():
+    for name in ledger.blobs.array_names():
         if not name.startswith(_TEXT) and name not in sources:
-            ledger.drop_arrays(name)
-    ledger.forget_arrays(of_them, _with_keys(ledger, gone))
+            ledger.blobs.drop_arrays(name)
+    ledger.blobs.forget_arrays(of_them, _with_keys(ledger, gone))
     for folder in (SHARD, PARTS):
         ledger.storage.delete_tree(f"{LEDGER}{folder}/")
     _forget_inputs(ledger, down, with_clips - keep_some, segments)
     # These entries map clips to sources, so they are removed last.
-    for name in ledger.fingerprints(CUT):
+    for name in ledger.entries.fingerprints(CUT):
         after = {
             identity: emptied
             for (other, identity), entry in concerned.items()
             if other == name and (emptied := _emptied_entry(entry, down)) != entry
         }
-        ledger.forget(CUT, name, after.__contains__)
+        ledger.entries.forget(CUT, name, after.__contains__)
         for identity, emptied in after.items():
             if emptied:
-                ledger.close(CUT, name, identity, emptied)
+                ledger.entries.write(CUT, name, identity, emptied)
 
 
 def _with_keys(ledger: Ledger, keys: Set[str]) -> Iterator[str]:
     """Yield the names of the arrays of sources with one of these keys: there may be many without."""
-    for name in ledger.fingerprints(CUT):
-        for identity, entry in ledger.latest(CUT, name, source_summary):
+    for name in ledger.entries.fingerprints(CUT):
+        for identity, entry in ledger.entries.latest(CUT, name, source_summary):
             if any(record.key in keys for record in entry.records):
                 yield f"{identity}-{name}"
 
@@ -93,21 +97,21 @@ def _emptied_entry(entry: SourceSummary, down: TakeDowns) -> SourceSummary | Non
 
 def _forget_texts(ledger: Ledger) -> None:
     """Remove the embeddings of texts that are no clip's caption any more."""
-    names = ledger.fingerprints(TEXT_EMBED)
-    arrays = [name for name in ledger.array_names() if name.startswith(_TEXT)]
+    names = ledger.entries.fingerprints(TEXT_EMBED)
+    arrays = [name for name in ledger.blobs.array_names() if name.startswith(_TEXT)]
     if not names and not arrays:
         return
     used = {digest(text) for text in chain([""], _captions(ledger))}
     for name in names:
-        ledger.forget(TEXT_EMBED, name, lambda identity: identity not in used)
+        ledger.entries.forget(TEXT_EMBED, name, lambda identity: identity not in used)
     for name in arrays:
         if name.rsplit("-", 1)[-1] not in used:
-            ledger.drop_arrays(name)
+            ledger.blobs.drop_arrays(name)
 
 
 def _captions(ledger: Ledger) -> Iterator[str]:
-    for name in ledger.fingerprints(CAPTIONS):
-        for _, caption in ledger.latest(CAPTIONS, name, clip_result):
+    for name in ledger.entries.fingerprints(CAPTIONS):
+        for _, caption in ledger.entries.latest(CAPTIONS, name, clip_result):
             yield caption.text if isinstance(caption, Caption) else ""
 
 
@@ -122,7 +126,7 @@ def _forget_inputs(
     ledger: Ledger, down: TakeDowns, emptied_sources: Set[str], segments: Set[tuple[str, int]]
 ) -> None:
     """Remove the captions and attributes in input lists of sources, and of segments, without remaining clips."""
-    note = ledger.read_note(_NOTE_SOURCES)
+    note = ledger.notes.read(_NOTE_SOURCES)
     if note is None:
         return
     empty: dict[str, object] = {"caption": None, "attributes": {}}
@@ -137,4 +141,4 @@ def _forget_inputs(
             row = {**row, "segments": new_segments}
         sources.append({**row, **empty} if removes_source else row)
     if sources != note["sources"]:
-        ledger.write_note(_NOTE_SOURCES, {**note, "sources": sources})
+        ledger.notes.write(_NOTE_SOURCES, {**note, "sources": sources})

@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from reelweave.curate.ledger.ledger import LEDGER, Ledger, digest
+from reelweave.curate.ledger.digest import digest
+from reelweave.curate.ledger.files import LEDGER
+from reelweave.curate.ledger.ledger import Ledger
 from reelweave.curate.ledger.records import from_json
 from reelweave.curate.run.curate import write_beside
 from reelweave.curate.run.runners.pipeline import runner, startable
@@ -118,7 +120,7 @@ def _make(
     latents = describe_latents(source, config, assignment, asked, measured)
     if note is None:
         note = {"asked": asked, "facts": [asdict(one) for one in measured]}
-        ledger.write_note(_NOTE, note)
+        ledger.notes.write(_NOTE, note)
     plans = plan_shards(source, config, assignment, latents)
     writer = ShardWriter(source, storage, config.stream)
     stage_function = WriteLatentShard(loaded, writer, ledger, digest(note))
@@ -130,7 +132,7 @@ def _make(
         )
     files = {}
     if latents.text is not None:
-        context = npy_bytes(ledger.read_arrays(EMPTY)["context"])
+        context = npy_bytes(ledger.blobs.read_arrays(EMPTY)["context"])
         text = latents.text.model_copy(update={"empty": empty_path(context)})
         latents, files = latents.model_copy(update={"text": text}), {text.empty: context}
     filled: list[ShardRecord] = [shard for shard in shards if shard.rows]
@@ -192,7 +194,7 @@ def _asked_settings(source: Dataset, config: TrainRunConfig) -> dict[str, Any]:
 
 def _begun_note(storage: Storage, ledger: Ledger, asked: dict[str, Any], out: str) -> dict[str, Any] | None:
     """Return the note of an interrupted run, None if there is none."""
-    note: dict[str, Any] | None = ledger.read_note(_NOTE)
+    note: dict[str, Any] | None = ledger.notes.read(_NOTE)
     if note is not None:
         _check_same(note["asked"], asked, out)
     elif (stray := next(storage.list(), None)) is not None:

@@ -145,7 +145,7 @@ class WriteLatentShard:
     def _written(self, plan: PlannedShard) -> WrittenShard:
         encoders = self.loaded.get()
         if encoders.text is not None and plan.number == 0:
-            self.ledger.write_arrays(EMPTY, {"context": encoders.context("")})
+            self.ledger.blobs.write_arrays(EMPTY, {"context": encoders.context("")})
         record, failed, cut_count = self.writer.write(plan, encoders)
         encoded = EncodedShard(record.path, record.size, record.sha256, record.rows, tuple(failed), cut_count)
         close_shard(self.ledger, STAGE, self.fingerprint, plan.id, encoded)

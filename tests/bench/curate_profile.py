@@ -75,8 +75,8 @@ PARTS = {
     ),
     "hash": ("reelweave.curate.source_pass.cut_source:sha256_of", "reelweave.curate.cut.clip:CutClip.sha256"),
     "ledger": (
-        "reelweave.curate.ledger.ledger:Ledger.write_clip",
-        "reelweave.curate.ledger.ledger:Ledger.write_arrays",
+        "reelweave.curate.ledger.blobs:LedgerBlobs.write_clip",
+        "reelweave.curate.ledger.blobs:LedgerBlobs.write_arrays",
     ),
 }
 

@@ -35,7 +35,8 @@ from reelweave.curate import dedup
 from reelweave.curate.caption.types import Caption
 from reelweave.curate.config import CurateConfig
 from reelweave.curate.dedup.fingerprint import ARRAY
-from reelweave.curate.ledger.ledger import LEDGER, Ledger
+from reelweave.curate.ledger.files import LEDGER
+from reelweave.curate.ledger.ledger import Ledger
 from reelweave.curate.ledger.records import (
     Record,
     SourceSummary,
@@ -245,11 +246,11 @@ def make(folder: Path, sources: int, per_source: int, pictures: int) -> None:
             clips.joinpath(f"{record.clip_id}.mp4").write_bytes(record.sha256.encode())
             words = " ".join(random.Random(record.sha256).choices(("a", "kite", "over", "the", "sea"), k=30))
             identity = caption_identity(clip_task(source, summary, record))
-            ledger.close(captions.name, captions.fingerprint, identity, Caption(words, "input"))
-        ledger.write_arrays(arrays_name(source, state.cut.fingerprint), arrays)
-        ledger.close(STAGE, state.cut.fingerprint, source_id(source), summary)
-    ledger.pack(STAGE, state.cut.fingerprint, source_summary)
-    ledger.pack(captions.name, captions.fingerprint, clip_result)
+            ledger.entries.write(captions.name, captions.fingerprint, identity, Caption(words, "input"))
+        ledger.blobs.write_arrays(arrays_name(source, state.cut.fingerprint), arrays)
+        ledger.entries.write(STAGE, state.cut.fingerprint, source_id(source), summary)
+    ledger.entries.pack(STAGE, state.cut.fingerprint, source_summary)
+    ledger.entries.pack(captions.name, captions.fingerprint, clip_result)
 
 
 def made_up(

@@ -51,7 +51,7 @@ def _tasks(state: CurationState, selected: Mask) -> Iterator[MeasureTask]:
     sources = [state.listed[index] for index in np.flatnonzero(selected).tolist()]
     by_id = {source_id(source): source for source in sources}
     for fingerprint in state.closed.fingerprints:
-        for identity, summary in state.ledger.latest(STAGE, fingerprint, source_summary):
+        for identity, summary in state.ledger.entries.latest(STAGE, fingerprint, source_summary):
             source = by_id.get(identity)
             if source is None or state.closed.fingerprint(state.closed.numbers[source.uri]) != fingerprint:
                 continue

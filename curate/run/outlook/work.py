@@ -11,7 +11,8 @@ from pydantic import ValidationError
 
 from reelweave.curate.config import CurateConfig, SourceStageConfig, config_digest, earlier_digests
 from reelweave.curate.filters.measure import ADDED
-from reelweave.curate.ledger.ledger import RUN, Ledger
+from reelweave.curate.ledger.ledger import Ledger
+from reelweave.curate.ledger.notes import RUN
 from reelweave.curate.ledger.redo import is_redone
 from reelweave.curate.run.outlook.measuring import wants_scores
 from reelweave.curate.run.shard import revisions_of, scores_of
@@ -63,9 +64,9 @@ def may_be_older(
         scores_of(dataset) != ADDED
         or is_redone(ledger, dataset.manifest.revision)
         or config.revisions() != revisions_of(dataset)
-        or not earlier_digests(config.source_stage()).keys().isdisjoint(ledger.fingerprints(CUT))
+        or not earlier_digests(config.source_stage()).keys().isdisjoint(ledger.entries.fingerprints(CUT))
         or any(
-            earlier and not set(earlier).isdisjoint(ledger.fingerprints(stage.name))
+            earlier and not set(earlier).isdisjoint(ledger.entries.fingerprints(stage.name))
             for stage in stages
             for earlier in [stage.fingerprints(models)[1]]
         )
@@ -172,7 +173,7 @@ def _decided_work(state: CurationState, redo: bool, changes: bool) -> Iterator[W
 
 def _stage_s(state: CurationState, name: str, clips: int) -> float | None:
     """Return the seconds of workers for a stage over clips, by what earlier runs measured; None if none did."""
-    note = state.ledger.read_note(RUN) or {}
+    note = state.ledger.notes.read(RUN) or {}
     each_s = note.get("seconds_per_clip", {}).get(name)
     return None if each_s is None else each_s * clips
 
@@ -255,7 +256,11 @@ def _changed_keys(state: CurationState, before: Mapping[str, Any]) -> list[str]:
 
 def _stages(state: CurationState) -> Iterator[Work]:
     """Yield the stages over clips of which nothing is known under their present configuration, code and models."""
-    new = [stage for stage in state.stages if stage.fingerprint not in state.ledger.fingerprints(stage.name)]
+    new = [
+        stage
+        for stage in state.stages
+        if stage.fingerprint not in state.ledger.entries.fingerprints(stage.name)
+    ]
     for stage in new:
         sources, count, clip_s = _count_clips(state, partial(state.todo, stages=[stage]))
         if count:

@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from urllib.parse import unquote
 
-from reelweave.curate.ledger.ledger import LEDGER
+from reelweave.curate.ledger.files import LEDGER
 from reelweave.curate.sources.addresses import is_remote
 from reelweave.loader.errors import MachineError
 from reelweave.loader.storage import Storage

@@ -257,7 +257,7 @@ def write_status(ledger: Ledger, progress: Progress) -> str:
     """
     at = time.strftime("%Y-%m-%dT%H:%M:%S%z")
     try:
-        ledger.write_note(STATUS, {**asdict(progress), "at": at, "finished": False})
+        ledger.notes.write(STATUS, {**asdict(progress), "at": at, "finished": False})
     except RunError as error:
         return f"the status of this run is not up to date: {first_line(error)}"
     return ""
@@ -266,9 +266,9 @@ def write_status(ledger: Ledger, progress: Progress) -> str:
 def finish_status(ledger: Ledger) -> tuple[str, ...]:
     """Note in the status file that the run has published its dataset; return a sentence where that fails."""
     try:
-        note = ledger.read_note(STATUS)
+        note = ledger.notes.read(STATUS)
         if note is not None and not note.get("finished"):
-            ledger.write_note(STATUS, {**note, "finished": True})
+            ledger.notes.write(STATUS, {**note, "finished": True})
     except RunError as error:
         return (
             f"the dataset is whole, but its status does not say so: {first_line(error)}; the same command writes it",

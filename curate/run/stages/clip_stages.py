@@ -127,7 +127,7 @@ class ClipStage:
 
     def _recorded(self, task: ClipTask) -> ClipTask:
         result = task.answer if self.keep is None else self.keep(task, task.answer)
-        self.ledger.close(self.name, self.fingerprint, self.identity(task), result)
+        self.ledger.entries.write(self.name, self.fingerprint, self.identity(task), result)
         done = replace(task.with_result(self.name, result), made=(*task.made, self.name), answer=None)
         todo = tuple(name for name in task.todo if name != self.name) if self.go_on(done) else ()
         return replace(done, todo=todo)
@@ -145,7 +145,7 @@ def read_clip(ledger: Ledger, task: ClipTask) -> bytes:
 def clip_bytes(ledger: Ledger, clip_id: str, location: ClipPlace | None) -> bytes:
     """Return a clip by the identity of its bytes; see `read_clip`."""
     try:
-        return ledger.read_clip(clip_id)
+        return ledger.blobs.read_clip(clip_id)
     except FileNotFoundError:
         if location is None:
             raise RunError(

@@ -14,7 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from reelweave.curate.config import config_digest
-from reelweave.curate.ledger.ledger import Ledger, digest
+from reelweave.curate.ledger.digest import digest
+from reelweave.curate.ledger.ledger import Ledger
 from reelweave.curate.ledger.records import ClipEmbedding, ClipResult, ClipScores, PackedArray
 from reelweave.curate.models.clip_frames import ClipError, Fault
 from reelweave.curate.models.custom.code import StageCode

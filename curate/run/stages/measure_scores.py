@@ -53,7 +53,7 @@ class MeasureScores:
     def _closed(self, task: MeasureTask) -> ClosedSource:
         records = tuple(self._measured(task, record) for record in task.summary.records)
         summary = replace(task.summary, records=records, measured=dict(ADDED))
-        self.ledger.close(CUT, task.fingerprint, source_id(task.source), summary)
+        self.ledger.entries.write(CUT, task.fingerprint, source_id(task.source), summary)
         return ClosedSource(task.source.uri, summary, fingerprint=task.fingerprint)
 
     def _measured(self, task: MeasureTask, record: Record) -> Record:

@@ -28,11 +28,11 @@ def digests_of(models: Mapping[str, Path | str], ledger: Ledger) -> dict[str, st
     Raises:
         UsageError: a model is neither on this machine nor on the hub.
     """
-    stored_digests = ledger.read_note(_NOTE) or {}
+    stored_digests = ledger.notes.read(_NOTE) or {}
     hashed = dict(stored_digests)
     digests = {key: _digest(model, hashed) for key, model in models.items()}
     if hashed != stored_digests:
-        ledger.write_note(_NOTE, hashed)
+        ledger.notes.write(_NOTE, hashed)
     return digests
 
 

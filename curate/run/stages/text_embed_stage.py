@@ -9,7 +9,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from reelweave.curate.ledger.ledger import Ledger, digest
+from reelweave.curate.ledger.digest import digest
+from reelweave.curate.ledger.ledger import Ledger
 from reelweave.curate.ledger.records import TextEmbedding
 from reelweave.curate.models.hub import local_folder
 from reelweave.curate.models.text_embed import Array, TextEmbedConfig, TextEmbedder
@@ -87,7 +88,7 @@ class EmbedTexts:
     def keep(self, task: ClipTask, array: Array) -> TextEmbedding:
         """Write an embedding to the ledger, and return its place."""
         name = f"text-{self.fingerprint}-{text_identity(task)}"
-        self.ledger.write_arrays(name, {"text": array})
+        self.ledger.blobs.write_arrays(name, {"text": array})
         return TextEmbedding(len(array), name, hashlib.sha256(npy_bytes(array)).hexdigest())
 
 

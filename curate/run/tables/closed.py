@@ -11,7 +11,8 @@ import pyarrow.compute as pc
 
 from reelweave.curate.dedup.text_hashes import TextPlaces
 from reelweave.curate.filters.measure import ADDED, lacking, never_measured
-from reelweave.curate.ledger.ledger import Ledger, digest
+from reelweave.curate.ledger.digest import digest
+from reelweave.curate.ledger.ledger import Ledger
 from reelweave.curate.ledger.records import SourceSummary, source_summary, to_columns
 from reelweave.curate.run.tables.clips import CLIPS, by_span, from_entries
 from reelweave.curate.run.tables.columns import Mask, Rows, column, equal, filter_rows, mask_of
@@ -81,7 +82,7 @@ class ClosedSources:
             waiting = self._entry == _OPEN
             if not waiting.any():
                 break
-            for entries in ledger.tables(STAGE, name, source_summary, [_SCORE_NAMES]):
+            for entries in ledger.entries.tables(STAGE, name, source_summary, [_SCORE_NAMES]):
                 source_indices = ids.find(column(entries, "id"))
                 mine = (source_indices >= 0) & waiting[source_indices]
                 self._of[source_indices[mine]] = at
@@ -112,7 +113,7 @@ class ClosedSources:
                     for index, summary in self._loose.items()
                     if self._of[index] == at
                 }
-                self._ledger.append(STAGE, self.fingerprints[at], entries)
+                self._ledger.entries.append(STAGE, self.fingerprints[at], entries)
             self._settle()
             self._loose, self._loose_records = {}, 0
 

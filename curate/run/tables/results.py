@@ -70,11 +70,11 @@ class StageResults:
         self._loose: dict[str, ClipResult] = {}
         self._every = Partitions(1, RESULTS, partitions > 1)  # as they came
         for name in reversed(earlier):
-            for entries in ledger.tables(stage, name, clip_result):
+            for entries in ledger.entries.tables(stage, name, clip_result):
                 self._every.add(0, from_entries(entries))
         older = [column(table, "id") for table in self._every.tables(0)]
         current: list[pa.Array] = []
-        for entries in ledger.tables(stage, fingerprint, clip_result):
+        for entries in ledger.entries.tables(stage, fingerprint, clip_result):
             self._every.add(0, from_entries(entries))
             if older:
                 current.append(column(entries, "id"))
@@ -87,7 +87,7 @@ class StageResults:
         self._loose[identity] = result
         self._version = -1
         if len(self._loose) >= _ENTRIES:
-            self._ledger.append(self._stage, self._fingerprint, self._loose)
+            self._ledger.entries.append(self._stage, self._fingerprint, self._loose)
             self._every.add(0, self._recent())
             self._loose = {}
 

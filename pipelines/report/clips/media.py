@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from reelweave.curate.ledger.ledger import LEDGER
+from reelweave.curate.ledger.files import LEDGER
 from reelweave.loader.dataset import Dataset
 from reelweave.loader.dataset.manifest import sha256
 from reelweave.loader.dataset.tars.media import media_rank

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from reelweave.curate.caption.types import Caption
-from reelweave.curate.ledger.ledger import LEDGER, Ledger
+from reelweave.curate.ledger.files import LEDGER
+from reelweave.curate.ledger.ledger import Ledger
 from reelweave.curate.ledger.records import (
     ClipEmbedding,
     ClipScores,
@@ -51,16 +52,16 @@ def test_entries_written_before_are_read_and_written_again_byte_for_byte(
 ) -> None:
     after = Ledger(open_storage(tmp_path / "after"))
     for stage, decode in STAGES.items():
-        for identity, record in before.closed(stage, "config", decode).items():
+        for identity, record in before.entries.read(stage, "config", decode).items():
             # As a task crosses from process to process.
-            after.close(stage, "config", identity, pickle.loads(pickle.dumps(record)))
+            after.entries.write(stage, "config", identity, pickle.loads(pickle.dumps(record)))
     assert len(files(before)) == 13
     assert files(after) == files(before)
 
 
 def test_each_entry_is_read_as_what_it_is(before: Ledger) -> None:
     def kinds(stage: str) -> list[str]:
-        found = before.closed(stage, "config", STAGES[stage])
+        found = before.entries.read(stage, "config", STAGES[stage])
         return sorted({type(record).__name__ for record in found.values()})
 
     assert kinds("cut") == [SourceSummary.__name__]
@@ -68,10 +69,10 @@ def test_each_entry_is_read_as_what_it_is(before: Ledger) -> None:
     assert kinds("captions") == [Caption.__name__]
     assert kinds("text_embed") == [TextEmbedding.__name__]
     assert kinds("loop") == [ClipScores.__name__]
-    summaries = before.closed("cut", "config", source_summary).values()
+    summaries = before.entries.read("cut", "config", source_summary).values()
     states = {record.state for summary in summaries for record in summary.records}
     assert states == {"kept", "filtered", "failed"}
-    scored = before.closed("embed", "config", clip_result)["scored"]
+    scored = before.entries.read("embed", "config", clip_result)["scored"]
     assert isinstance(scored, ClipEmbedding)
     assert scored.scores == {"aesthetic": 5.25}
 

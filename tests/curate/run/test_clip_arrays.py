@@ -28,7 +28,7 @@ def test_clips_are_found_by_identity_until_their_source_is_cut_again(
     ledger = Ledger(open_storage(tmp_path))
     written = {"a": source(1, 5, 1), "b": {}, "c": source(3, 7, 3)}
     for name, arrays in written.items():
-        ledger.write_arrays(name, arrays)
+        ledger.blobs.write_arrays(name, arrays)
     clips = ClipArrays(ledger)
     assert clips.stored(np.array([-1])).tolist() == [[0.0]], "before any was read"
     clips.read(["a", "b"])
@@ -53,7 +53,7 @@ def test_clips_are_found_by_identity_until_their_source_is_cut_again(
     clips.forget("c")
     check(["1-4"])
     written["c"] = source(3, 3, 9)
-    ledger.write_arrays("c", written["c"])
+    ledger.blobs.write_arrays("c", written["c"])
     clips.read(["c"])
     check(["1-4", "3-0"])
 
@@ -63,7 +63,7 @@ def test_a_fingerprint_of_an_earlier_version_has_each_picture_for_its_half_secon
         Ledger(open_storage(tmp_path)),
         np.arange(2 * 27 * 48).reshape(2, 27, 48).astype(np.uint8),
     )
-    ledger.write_arrays("old", {"clip.fingerprint": pictures})
+    ledger.blobs.write_arrays("old", {"clip.fingerprint": pictures})
     dense = Fingerprints(ledger).read(FingerprintPlace("old", "clip"))
     assert dense is not None
     assert np.array_equal(dense, pictures[[0, 0, 0, 0, 1, 1, 1, 1]])

@@ -14,6 +14,7 @@ import pytest
 from reelweave.curate.caption.types import Caption
 from reelweave.curate.config import CurateConfig
 from reelweave.curate.dedup.text_hashes import TextPlaces, hashes
+from reelweave.curate.ledger.blobs import LedgerBlobs
 from reelweave.curate.ledger.ledger import Ledger
 from reelweave.curate.run.curate import curate
 from reelweave.curate.run.shard import WriteShard
@@ -62,15 +63,15 @@ def work_done(folder: Path) -> None:
             clips.joinpath(f"{record.clip_id}.mp4").write_bytes(record.sha256.encode())
             task = clip_task(source, summary, record)
             results[caption_identity(task)] = Caption(f"a film of {record.key}", "input")
-        ledger.write_arrays(arrays_name(source, state.cut.fingerprint), arrays)
+        ledger.blobs.write_arrays(arrays_name(source, state.cut.fingerprint), arrays)
         summaries[source_id(source)] = summary
     half = SOURCES // 2
     for some in (
         list(summaries)[:half],
         list(summaries)[half - 5 :],
     ):  # a later segment replaces an earlier one
-        ledger.append(STAGE, state.cut.fingerprint, {name: summaries[name] for name in some})
-    ledger.append(captions.name, captions.fingerprint, results)
+        ledger.entries.append(STAGE, state.cut.fingerprint, {name: summaries[name] for name in some})
+    ledger.entries.append(captions.name, captions.fingerprint, results)
 
 
 def _as(uri: str, summary: Any) -> Any:
@@ -142,7 +143,7 @@ def test_without_perceptual_duplicates_no_arrays_are_read(
     state = CurationState(
         asked, Ledger(open_storage(tmp_path / "dataset")), sources, None, model_stages(asked), {}
     )
-    monkeypatch.setattr(Ledger, "many_arrays", lambda *_: pytest.fail("arrays were read"))
+    monkeypatch.setattr(LedgerBlobs, "many_arrays", lambda *_: pytest.fail("arrays were read"))
     states = state.verdict(state.sources.keys(), set()).read(0).column("state").to_pylist()
     assert {"kept", "duplicate"} <= set(states)
 
@@ -159,7 +160,7 @@ def test_sources_of_many_clips_become_a_segment_before_there_are_many_sources(
     segments = []
     for source in sources:
         summary, _ = cut(source, CLIPS, 0)
-        ledger.close(STAGE, "f", source_id(source), summary)
+        ledger.entries.write(STAGE, "f", source_id(source), summary)
         closed.add(source.uri, summary)
         segments.append(len(list(packed.glob("*.parquet"))))
     assert segments == [0, 0, 1, 1, 1, 2, 2]

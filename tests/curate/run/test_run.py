@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from reelweave.curate.config import CurateConfig
-from reelweave.curate.ledger.ledger import Ledger
 from reelweave.curate.run.curate import Progress, curate
 from reelweave.loader.dataset import open_dataset, verify
 from reelweave.loader.errors import RunError, UsageError
@@ -251,7 +250,8 @@ def test_interrupted_between_a_segment_and_its_entries_it_ends_with_the_same_byt
     monkeypatch.setattr("reelweave.curate.run.tables.results._ENTRIES", 2)
     out = tmp_path / "dataset"
     with monkeypatch.context() as patched:
-        patched.setattr(Ledger, "_delete", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        delete_many = "reelweave.curate.ledger.entries.delete_many"
+        patched.setattr(delete_many, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             make(raw, out)
     [segment] = out.rglob("packed/*.parquet")

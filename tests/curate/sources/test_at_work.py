@@ -33,7 +33,7 @@ def test_a_long_source_says_how_far_it_is(ledger: Ledger) -> None:
     meter.show_at_work()
     assert [progress.at_work[0][:2] for progress in seen] == [("raw/film.mp4", 0.25), ("raw/film.mp4", 1.0)]
     assert seen[0].current == "raw/film.mp4: 25% after 0 min"
-    assert ledger.read_note("status")["at_work"][0][:2] == ["raw/film.mp4", 0.25]
+    assert ledger.notes.read("status")["at_work"][0][:2] == ["raw/film.mp4", 0.25]
     assert at_work(ledger) == []
 
 
@@ -48,8 +48,8 @@ def test_finished_sources_are_counted_by_state_and_stay_in_the_status_of_later_s
     assert meter.last is not None
     assert meter.last.sources == {"done": 1, "failed": 2}
     ClipMeter(1, lambda _: None, ledger, meter.last).done("raw/b.mp4")
-    assert ledger.read_note("status")["phase"] == "caption"
-    assert ledger.read_note("status")["sources"] == {"done": 1, "failed": 2}
+    assert ledger.notes.read("status")["phase"] == "caption"
+    assert ledger.notes.read("status")["sources"] == {"done": 1, "failed": 2}
 
 
 def test_a_source_that_is_quick_writes_nothing(ledger: Ledger, tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ def test_a_source_that_is_quick_writes_nothing(ledger: Ledger, tmp_path: Path) -
 
 
 def test_the_watch_looks_again_and_again_and_forgets_what_a_killed_worker_left(ledger: Ledger) -> None:
-    ledger.write_note("at_work/stale", {"source": "raw/gone.mp4", "share": 0.5, "seconds": 100.0})
+    ledger.notes.write("at_work/stale", {"source": "raw/gone.mp4", "share": 0.5, "seconds": 100.0})
     looks = threading.Semaphore(0)
     with watching(ledger, looks.release, every_s=0.01):
         assert at_work(ledger) == []

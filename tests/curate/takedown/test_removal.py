@@ -132,17 +132,17 @@ def test_the_ledger_keeps_nothing_of_it(folder: Path) -> None:
     ledger = Ledger(open_storage(folder))
     for place, key in enumerate((gone, stays), 1):
         record = Record(f"raw/{place}.mp4", start_s=0.0, end_s=1.0, key=key, sha256="1234")
-        ledger.write_clip(f"{key}-1234", b"clip")
-        ledger.close("cut", "c", f"s{place}", SourceSummary((record,)))
-        ledger.close("captions", "a", f"{key}-1234-x", Caption("a kite", "input"))
-        ledger.write_arrays(f"s{place}-c", {f"{key}-1234.perceptual": np.ones(2, np.float16)})
-    ledger.close("cut", "c", "s3", SourceSummary((Record("raw/3.mp4", key="other", sha256="1234"),)))
+        ledger.blobs.write_clip(f"{key}-1234", b"clip")
+        ledger.entries.write("cut", "c", f"s{place}", SourceSummary((record,)))
+        ledger.entries.write("captions", "a", f"{key}-1234-x", Caption("a kite", "input"))
+        ledger.blobs.write_arrays(f"s{place}-c", {f"{key}-1234.perceptual": np.ones(2, np.float16)})
+    ledger.entries.write("cut", "c", "s3", SourceSummary((Record("raw/3.mp4", key="other", sha256="1234"),)))
     ledger.storage.write(".ledger/arrays/s3-c.npz", b"no arrays: those of other sources are not read")
     remove(open_storage(folder), removal(source="raw/1.mp4"))
-    assert list(ledger.staged_clips()) == [f"{stays}-1234"]
-    assert ledger.closed("captions", "a", clip_result).keys() == {f"{stays}-1234-x"}
-    assert ledger.read_arrays("s2-c").keys() == {f"{stays}-1234.perceptual"}
-    assert ledger.closed("cut", "c", source_summary).keys() == {"s2", "s3"}
+    assert list(ledger.blobs.staged_clips()) == [f"{stays}-1234"]
+    assert ledger.entries.read("captions", "a", clip_result).keys() == {f"{stays}-1234-x"}
+    assert ledger.blobs.read_arrays("s2-c").keys() == {f"{stays}-1234.perceptual"}
+    assert ledger.entries.read("cut", "c", source_summary).keys() == {"s2", "s3"}
 
 
 def test_what_is_not_there_is_said(folder: Path) -> None:

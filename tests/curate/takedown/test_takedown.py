@@ -60,7 +60,7 @@ def made(raw: Path, full: CurateConfig, tmp_path_factory: pytest.TempPathFactory
     write_report(open_dataset(out), default_config(StorageConfig()))
     # A run that was killed between writing a clip and closing its source.
     ledger = Ledger(open_storage(out))
-    ledger.write_clip(
+    ledger.blobs.write_clip(
         "0123-orphan", open_dataset(out).read_member(number(open_dataset(out), "gone.mp4"), "mp4")
     )
     return out
@@ -192,7 +192,7 @@ def test_verify_tells_what_an_interrupted_take_down_left(
     elif left == "map.parquet":
         shutil.copy(made / "report" / left, folder / "report" / left)
     else:
-        Ledger(open_storage(folder)).write_clip(f"{key}-1234", b"clip")
+        Ledger(open_storage(folder)).blobs.write_clip(f"{key}-1234", b"clip")
     (problem,) = verify(open_storage(folder)).problems
     assert (
         f"clips/{key}-1234.mp4 is left" if left == "clip" else "shows samples that were taken down"

@@ -214,7 +214,7 @@ def test_inputs_are_made_apart_from_the_model(raw: Path, own: Path, tmp_path: Pa
     [green] = [stage for stage in asked if stage.name == "stages.green"]
     stage = green.clip_stage(ledger, {}, judge_of(asked, given))
     record = Record("a.mp4", source_sha256="0" * 64, key="0" * 20, sha256="1" * 64, frames=30, fps=25.0)
-    ledger.write_clip(record.clip_id, (raw / "30.mp4").read_bytes())
+    ledger.blobs.write_clip(record.clip_id, (raw / "30.mp4").read_bytes())
     task = ClipTask(record, todo=(stage.name,))
     steps = pipeline_stages([(stage, green)], 1.0, given.run.worker_memory_mb)
     assert [step.name for step in steps] == ["stages.green.input", "stages.green", "stages.green.record"]

@@ -183,7 +183,7 @@ def test_a_take_down_between_an_interrupted_redo_and_its_repeat_holds(
     assert (down["source"], down["start_s"]) == (gone["source"], gone["start_s"])
     ledger = Ledger(dataset.storage)
     lost = expected - set(made.values())
-    assert not [clip for clip in ledger.staged_clips() if any(clip.endswith(sha[:16]) for sha in lost)]
+    assert not [clip for clip in ledger.blobs.staged_clips() if any(clip.endswith(sha[:16]) for sha in lost)]
     assert not any(
         gone["key"] in path for path in (info.path for info in dataset.storage.list(".ledger/clips/"))
     )

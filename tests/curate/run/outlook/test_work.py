@@ -68,7 +68,8 @@ def cut_under(out: Path) -> dict[int, int]:
     known = {**earlier_digests(config_), config_digest(config_): NOW}
     ledger = Ledger(open_storage(out))
     return {
-        known[name]: len(list(out.glob(f".ledger/cut/{name}/*.json"))) for name in ledger.fingerprints("cut")
+        known[name]: len(list(out.glob(f".ledger/cut/{name}/*.json")))
+        for name in ledger.entries.fingerprints("cut")
     }
 
 
@@ -201,12 +202,12 @@ def test_a_score_of_a_later_version_is_counted_and_measured_when_asked_for(
     # An earlier value stands, so this threshold alone measures nothing.
     curate([str(raw)], str(made), config(filters={"max_flicker": 99.0}), update=True)
     ledger = Ledger(open_storage(made))
-    [name] = ledger.fingerprints("cut")
-    assert [one["measured"] for _, one in ledger.latest("cut", name, dict)] == [earlier] * 3
+    [name] = ledger.entries.fingerprints("cut")
+    assert [one["measured"] for _, one in ledger.entries.latest("cut", name, dict)] == [earlier] * 3
     said: list[str] = []
     curate([str(raw)], str(made), config(filters={"max_flicker": 99.0}), redo_older=True, say=said.append)
     assert [one for one in said if "are measured now, and no source is read" in one]
-    assert [one["measured"] for _, one in ledger.latest("cut", name, dict)] == [ADDED] * 3
+    assert [one["measured"] for _, one in ledger.entries.latest("cut", name, dict)] == [ADDED] * 3
     assert all("flicker" in dict(row["scores"]) for row in samples(made))
     assert opened.paths == set()
     assert verify(open_storage(made)).problems == []

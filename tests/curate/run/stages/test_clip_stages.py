@@ -52,7 +52,7 @@ def staged(folder: Path) -> tuple[ClipStage, list[CurationTask]]:
         record = Record(
             "a.mp4", part=number, source_sha256="0" * 64, key=f"{number:020x}", sha256=f"{number:064x}"
         )
-        ledger.write_clip(record.clip_id, f"clip {number}".encode())
+        ledger.blobs.write_clip(record.clip_id, f"clip {number}".encode())
         tasks.append(ClipTask(record, todo=("captions", "text") if number else ()))
     stage = ClipStage(
         "captions", "config", ledger, answer, clip_identity, goes_on, prepare=prepare, keep=keep
@@ -93,7 +93,7 @@ def test_three_steps_leave_what_one_leaves(
     done = [timed.task for timed in runner(tasks, stages)]
     assert found(done) == found(expected)
 
-    entries = [stage.ledger.closed("captions", "config", clip_result) for stage in (whole, split)]
+    entries = [stage.ledger.entries.read("captions", "config", clip_result) for stage in (whole, split)]
     assert entries[0].keys() == entries[1].keys()
     assert len(entries[1]) == CLIPS - 1
     pids = [one.source.split() for one in entries[1].values() if isinstance(one, Caption)]

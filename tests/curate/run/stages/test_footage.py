@@ -26,13 +26,13 @@ def test_each_pair_has_the_agreement_of_its_two_clips(
     }
     places = []
     for number, (clip_id, fingerprint) in enumerate(clips.items()):
-        ledger.write_arrays(f"source{number // 4}", {f"{clip_id}{ARRAY}": fingerprint})
+        ledger.blobs.write_arrays(f"source{number // 4}", {f"{clip_id}{ARRAY}": fingerprint})
         places.append(FingerprintPlace(f"source{number // 4}", clip_id))
     by_source = {place.arrays: {} for place in places}
     for place in places:
         by_source[place.arrays][f"{place.clip_id}{ARRAY}"] = clips[place.clip_id]
     for name, arrays in by_source.items():
-        ledger.write_arrays(name, arrays)
+        ledger.blobs.write_arrays(name, arrays)
     places.append(FingerprintPlace("source0", "none"))
     pairs = [(one, two) for one in places for two in places] * 4
     expected = [overlap(clips.get(one.clip_id), clips.get(two.clip_id), 0.7) for one, two in pairs]

@@ -58,9 +58,9 @@ def test_files_that_are_the_same_are_not_read_again(model: Path) -> None:
     before = digest(model)
     weights = model / "model.safetensors"
     ledger = Ledger(open_storage(model.parent / "dataset"))
-    note = ledger.read_note("models")
+    note = ledger.notes.read("models")
     note[str(weights.resolve())]["sha256"] = "remembered"
-    ledger.write_note("models", note)
+    ledger.notes.write("models", note)
     assert digest(model) != before
 
 
