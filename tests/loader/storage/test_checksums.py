@@ -41,5 +41,14 @@ def test_an_etag_counts_where_it_may_be_an_md5() -> None:
         {"ETag": etag, "SSECustomerAlgorithm": "AES256"},
         {"ETag": "", "ChecksumCRC32": "AAAAAA==-2"},
         {"ETag": "", "ChecksumCRC32": "AAAAAA==", "ChecksumType": "COMPOSITE"},
+        {"ETag": etag.replace('d0b"', 'd0b-2"'), "ChecksumCRC32": "AAAAAA=="},
     ):
         assert whole_check(other) is None
+
+
+def test_a_checksum_of_an_upload_in_parts_counts_where_the_store_calls_it_whole() -> None:
+    etag, value = '"25f9e794323b453885f5181f1b624d0b-2"', base64.b64encode(bytes.fromhex("cbf43926")).decode()
+    check = whole_check({"ETag": etag, "ChecksumCRC32": value, "ChecksumType": "FULL_OBJECT"})
+    assert check is not None
+    check.update(NINE)
+    assert check.agrees()

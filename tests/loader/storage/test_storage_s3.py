@@ -4,7 +4,9 @@ import logging
 import os
 import socket
 
+import boto3
 import pytest
+from boto3.s3.transfer import TransferConfig
 
 from reelweave.loader.errors import RunError
 from reelweave.loader.storage import StorageConfig, open_storage
@@ -350,6 +352,15 @@ def test_only_checksums_that_every_server_knows_are_sent(proxy, storage, large_f
         name for name in names if name.startswith(("x-amz-checksum", "x-amz-sdk-checksum", "x-amz-trailer"))
     ]
     assert "Content-MD5" in proxy.exchanges[-1].headers  # older servers demand it of DeleteObjects
+
+
+def test_an_object_that_another_tool_wrote_in_parts_is_read(endpoint, storage, large_file, tmp_path):
+    """Stores that name no type of a checksum give that of the parts as if it were of the whole."""
+    client = boto3.client("s3", endpoint_url=endpoint)  # as the AWS command line uploads
+    in_parts = TransferConfig(multipart_threshold=5 << 20, multipart_chunksize=5 << 20)
+    client.upload_file(str(large_file), "bucket", f"{tmp_path.name}/c", Config=in_parts)
+    with storage.open("c") as file:
+        assert file.read() == large_file.read_bytes()
 
 
 def test_a_missing_bucket_is_named_by_every_call(config, large_file):
