@@ -27,7 +27,8 @@ from reelweave.loader.read.share import NO_WORKERS, Share
 from reelweave.loader.read.stored import check_clips, check_shapes
 from reelweave.loader.read.stream_config import StreamConfig
 from reelweave.loader.stream.checks.own_rank import warn_of_other_ranks
-from reelweave.loader.stream.checks.unassigned import check_unassigned, log_stills, log_unassigned
+from reelweave.loader.stream.checks.partial import log_partial
+from reelweave.loader.stream.checks.unassigned import check_unassigned, log_unassigned
 from reelweave.loader.stream.continued import continued_position, dataset_names
 from reelweave.loader.stream.curriculum_plans import CurriculumPlans, plan_fingerprint, plan_keys
 from reelweave.loader.stream.lengths import (
@@ -111,7 +112,7 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
         plan = self._stages.plan(self._position)
         if rank == 0:
             log_unassigned(source, self._stages)
-            log_stills(source, self._stages)
+            log_partial(source, self._stages)
         self.steps_per_epoch = len(plan)
         forecasts = rank == 0 and world_size > 1 and config.policy == "balanced" and config.regime != "slot"
         if forecasts and (advice := forecast_idle(plan).advice()):

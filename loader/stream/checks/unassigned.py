@@ -1,4 +1,4 @@
-"""Samples of a stream that no bucket takes, or as stills alone: said at its start, or refused."""
+"""Samples of a stream that no bucket takes: said at its start, or refused."""
 
 import logging
 from collections.abc import Iterator
@@ -10,7 +10,6 @@ from reelweave.loader.base.arrays import Flags, Floats, Places
 from reelweave.loader.blend import Blend
 from reelweave.loader.blend.source import SampleSource
 from reelweave.loader.buckets.assignment import BucketConfig
-from reelweave.loader.buckets.stills import stills
 from reelweave.loader.buckets.taking_in import taking_in_rows
 from reelweave.loader.buckets.unassigned import Unassigned
 from reelweave.loader.dataset.plan_index import PlanIndex
@@ -97,40 +96,15 @@ def log_unassigned(source: SampleSource, stages: CurriculumPlans) -> None:
             )
 
 
-def log_stills(source: SampleSource, stages: CurriculumPlans) -> None:
-    """Log how many clips of several frames train as single frames beside longer buckets; a warning from 1 % on.
-
-    Args:
-        source: samples of the stream.
-        stages: plans of the stream.
-    """
-    drawn_N = _drawn_mask(source)
-    for stage, config in _stages(stages):
-        assignment = stages.stage_assignment(stage)
-        clips = stills(source.plan_index, config, assignment, drawn_N)
-        if clips is None:
-            continue
-        share = len(clips.rows) / int(drawn_N.sum())
-        _log.log(
-            logging.WARNING if share >= WORTH_A_WARNING else logging.INFO,
-            "%s of %s samples (%.2f%%) are clips that train as stills%s: %s (stream.buckets.frames)",
-            f"{len(clips.rows):,}",
-            f"{int(drawn_N.sum()):,}",
-            100 * share,
-            _of_stage(stage),
-            clips.words,
-        )
-
-
 def _left_out(source: SampleSource, stages: CurriculumPlans) -> Iterator[_LeftOut]:
     """Yield what every stage with other buckets than those before leaves out."""
-    drawn_N = _drawn_mask(source)
-    for stage, config in _stages(stages):
+    drawn_N = drawn_mask(source)
+    for stage, config in distinct_stages(stages):
         unassigned = stages.stage_assignment(stage).unassigned.among(drawn_N)
         yield _LeftOut(stage, config, int(drawn_N.sum()), unassigned)
 
 
-def _stages(stages: CurriculumPlans) -> Iterator[tuple[int, BucketConfig]]:
+def distinct_stages(stages: CurriculumPlans) -> Iterator[tuple[int, BucketConfig]]:
     """Yield number and buckets of every stage with other buckets than those before."""
     seen_buckets: list[BucketConfig] = []
     for stage, config in enumerate(stages.buckets):
@@ -139,11 +113,12 @@ def _stages(stages: CurriculumPlans) -> Iterator[tuple[int, BucketConfig]]:
             yield stage, config
 
 
-def _of_stage(stage: int) -> str:
+def words_of_stage(stage: int) -> str:
+    """Return words for a stage of the curriculum; none for the first one."""
     return f" of stage {stage} (stream.curriculum)" if stage else ""
 
 
-def _drawn_mask(source: SampleSource) -> Flags:
+def drawn_mask(source: SampleSource) -> Flags:
     """Return True for the samples that the source draws; a blend may take parts of its datasets."""
     if not isinstance(source, Blend):
         return np.ones(len(source.plan_index), np.bool_)
@@ -158,9 +133,9 @@ def _reasons_sentence(left_out: _LeftOut, index: PlanIndex) -> str:
     rows_X, count = left_out.found.rows, len(left_out.found)
     second_X = _seconds(index, rows_X)
     return (
-        f"no bucket{_of_stage(left_out.stage)} takes {count:,} of {left_out.samples:,} samples ({left_out.share:.2%},"
-        f" {second_X.sum():,.0f} s), which are never trained on: {_reasons(left_out.found, second_X)}."
-        f" {_advice(index, rows_X, left_out.config)}"
+        f"no bucket{words_of_stage(left_out.stage)} takes {count:,} of {left_out.samples:,} samples"
+        f" ({left_out.share:.2%}, {second_X.sum():,.0f} s), which are never trained on:"
+        f" {_reasons(left_out.found, second_X)}. {_advice(index, rows_X, left_out.config)}"
     )
 
 

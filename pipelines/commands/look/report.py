@@ -248,6 +248,7 @@ def _make_report(
 
 def print_buckets(dataset: Dataset, config: ReportConfig) -> None:
     from reelweave.loader.buckets.assignment import assign
+    from reelweave.loader.buckets.crops import large_crops
     from reelweave.loader.buckets.stats import dataset_stats
     from reelweave.loader.buckets.stills import stills
     from reelweave.pipelines.report.sections.buckets import advise_oversized, bound_shown
@@ -275,8 +276,12 @@ def print_buckets(dataset: Dataset, config: ReportConfig) -> None:
     )
     if advice := advise_oversized([asdict(bucket) for bucket in stats.buckets]):
         out.print(advice, markup=False, soft_wrap=True)
-    if clips := stills(index, config.buckets, assign(index, config.buckets)):
+    assignment = assign(index, config.buckets)
+    if clips := stills(index, config.buckets, assignment):
         what = pluralize(len(clips.rows), "clip trains as a still", "clips train as stills")
         out.print(f"{what}: {clips.words}", markup=False, soft_wrap=True)
+    if (crops := large_crops(index, assignment)).samples:
+        what = pluralize(crops.samples, "sample loses", "samples lose")
+        out.print(f"{what} {crops.words}", markup=False, soft_wrap=True)
     for reason, samples in stats.unassigned_reasons.items():
         out.print(f"in no bucket: {pluralize(samples, 'sample')}: {reason}", markup=False, soft_wrap=True)

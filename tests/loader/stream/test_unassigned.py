@@ -65,28 +65,6 @@ def test_where_buckets_take_all_nothing_is_said(
     assert not said(caplog)
 
 
-@pytest.mark.parametrize(
-    ("frames", "words"),
-    [
-        (
-            (1, 13),
-            "15 of 18 samples (83.33%) are clips that train as stills: they offer 4 to 12 frames, and the",
-        ),
-        ((1,), None),
-        ((4, 13), None),
-    ],
-)
-def test_clips_that_train_as_stills_are_counted(
-    frames: tuple[int, ...], words: str | None, dataset: Dataset, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A bucket of one frame is for pictures; clips fall into it where the next bucket has one frame too many."""
-    VideoStream(dataset, config(buckets=BUCKETS.model_copy(update={"frames": frames})))
-    texts = [text for _, text in said(caplog) if "stills" in text]
-    assert [text.startswith(words or "") for text in texts] == [True] * (words is not None)
-    VideoStream(dataset, config(buckets=BUCKETS.model_copy(update={"frames": frames})), 1, 2)
-    assert len([text for _, text in said(caplog) if "stills" in text]) == len(texts)
-
-
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_share_above_the_limit_is_refused_on_every_rank(dataset: Dataset, rank: int) -> None:
     VideoStream(dataset, config(max_unassigned_share=0.06), rank, 2)

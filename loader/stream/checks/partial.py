@@ -1,0 +1,44 @@
+"""Samples that a stream uses in part: clips as stills, and pictures of which much is cropped. Said at its start."""
+
+import logging
+
+from reelweave.loader.blend.source import SampleSource
+from reelweave.loader.buckets.crops import large_crops
+from reelweave.loader.buckets.stills import stills
+from reelweave.loader.stream.checks.unassigned import (
+    WORTH_A_WARNING,
+    distinct_stages,
+    drawn_mask,
+    words_of_stage,
+)
+from reelweave.loader.stream.curriculum_plans import CurriculumPlans
+
+_log = logging.getLogger(__name__)
+
+
+def log_partial(source: SampleSource, stages: CurriculumPlans) -> None:
+    """Log how many clips train as stills beside longer buckets, and how many samples lose much of their picture.
+
+    Each is a warning from 1 % of the samples on.
+
+    Args:
+        source: samples of the stream.
+        stages: plans of the stream.
+    """
+    drawn_N = drawn_mask(source)
+    samples = int(drawn_N.sum())
+    for stage, config in distinct_stages(stages):
+        assignment = stages.stage_assignment(stage)
+        if clips := stills(source.plan_index, config, assignment, drawn_N):
+            what = f"are clips that train as stills{words_of_stage(stage)}: {clips.words} (stream.buckets.frames)"
+            _log_share(len(clips.rows), samples, what)
+        crops = large_crops(source.plan_index, assignment, drawn_N)
+        if crops.samples:
+            what = f"lose{words_of_stage(stage)} {crops.words} (stream.buckets.sizes; max_crop limits it)"
+            _log_share(crops.samples, samples, what)
+
+
+def _log_share(count: int, samples: int, what: str) -> None:
+    share = count / samples
+    level = logging.WARNING if share >= WORTH_A_WARNING else logging.INFO
+    _log.log(level, "%s of %s samples (%.2f%%) %s", f"{count:,}", f"{samples:,}", 100 * share, what)
