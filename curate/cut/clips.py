@@ -80,7 +80,7 @@ def cut(
     with (
         open_video(file, motion_vectors=observe is not None) as (container, stream),
     ):
-        source = _Pass(container, stream, timeline, size, config, observe, sound_clock, entry)
+        source = _Pass(file, container, stream, timeline, size, config, observe, sound_clock, entry)
         left_bytes = max_bytes
         remaining = sum(span not in encoded for span in spans)
         for span in spans:
@@ -107,6 +107,7 @@ class _Pass:
 
     def __init__(
         self,
+        file: BinaryIO,
         container: InputContainer,
         stream: VideoStream,
         timeline: FrameTimes,
@@ -123,7 +124,7 @@ class _Pass:
         self._stream, self._timeline, self._config, self._observe = stream, timeline, config, observe
         self._first_size = self._size = size
         self._pictures = Finisher(size)
-        choice = choose_sound(container, stream) if config.audio == "keep" else SoundChoice()
+        choice = choose_sound(container, stream, file) if config.audio == "keep" else SoundChoice()
         self._sound, self._soundless = choice.stream, choice.fault
         # Stamps that do not rise allow no copying.
         keep_video = config.mode != "encode" and timeline.shifts_s is None

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import BinaryIO
 
 import av
 from av.container import InputContainer
@@ -15,6 +16,7 @@ from reelweave.curate.foreign.pace import PacketTimes, pace_of, pace_of_image
 from reelweave.curate.foreign.size_headers import SizeHeaders
 from reelweave.curate.frames.container.cut_off import cut_off
 from reelweave.curate.frames.container.dolby_vision import without_base
+from reelweave.curate.frames.container.edit_list import FAULT, misread_tracks
 from reelweave.curate.frames.container.further_film import further_film
 from reelweave.curate.frames.container.side_data import side_data
 from reelweave.curate.frames.container.stream_choice import choose_sound
@@ -36,7 +38,7 @@ from reelweave.loader.dataset.tars.pictures import (
 )
 from reelweave.loader.errors import refuse_shortage
 
-PROBE_VERSION = 13
+PROBE_VERSION = 14
 """Revision of this code: higher when the same bytes give other values; tars probed by older code are read again."""
 
 _MAX_SIDE = 16384
@@ -96,7 +98,10 @@ def probe(data: bytes | memoryview) -> Media:
         rest, data = state == "unread" or has_further_picture(data), first_picture(data)
     except CutOffError as error:
         raise SourceError(f"is cut off: {error}") from error
-    with open_video(io.BytesIO(data), containers=FORMATS) as (container, stream), _decoding():
+    file = io.BytesIO(data)
+    with open_video(file, containers=FORMATS) as (container, stream), _decoding():
+        if stream.id in misread_tracks(container, file):
+            raise SourceError(f"has an edit list that {FAULT}")
         stated_data = side_data(stream)
         if (dolby_vision := stated_data.dolby_vision) and dolby_vision.fault:
             raise SourceError(dolby_vision.fault)
@@ -115,7 +120,7 @@ def probe(data: bytes | memoryview) -> Media:
         if fault := matrix_fault(frame) or fields_fault(frame, codec):
             raise SourceError(fault)
         height, width = _shown_size(frame, stream.sample_aspect_ratio)
-        audio = _sound_codec(container, stream)
+        audio = _sound_codec(container, stream, file)
         interlaced, transparent = bool(frame.interlaced_frame), OverBlack().is_transparent(frame)
         is_picture, stated = container.format.name.endswith("_pipe"), stream.average_rate
     decoded, combed = _decoded_stamps(data) if told is None or heads.change else ([], False)
@@ -198,9 +203,9 @@ def _shown_size(frame: VideoFrame, pixel_aspect: Fraction | None) -> tuple[int, 
     return height, width
 
 
-def _sound_codec(container: InputContainer, stream: VideoStream) -> str:
+def _sound_codec(container: InputContainer, stream: VideoStream, file: BinaryIO) -> str:
     """Return the codec of the sound that belongs to the pictures, "unknown" without a decoder, or "none"."""
-    choice = choose_sound(container, stream)
+    choice = choose_sound(container, stream, file)
     if choice.stream is not None:
         return choice.stream.codec_context.name
     return "unknown" if choice.is_unknown else "none"

@@ -35,6 +35,7 @@ from reelweave.curate.source_pass.sampling import FrameStats
 from reelweave.curate.source_pass.scan import (
     SHORT_SOUND,
     Decoded,
+    check_edits,
     check_order,
     detector_for,
     shots,
@@ -161,7 +162,8 @@ def join(
     file.seek(0)
     with open_video(file, max_pixels=limits.max_width * limits.max_height) as (container, stream):
         header = probe(container, stream, limits)
-        choice = choose_sound(container, stream) if config.cut.audio == "keep" else SoundChoice()
+        check_edits(container, stream, file)
+        choice = choose_sound(container, stream, file) if config.cut.audio == "keep" else SoundChoice()
         sound, remark = choice.stream, left_out(container, choice)
         tick_s = float(sound.time_base or 0) if sound is not None else 0.0
         time_base, start_time = stream.time_base or Fraction(1, 1000), stream.start_time

@@ -145,7 +145,7 @@ def scan_part(
     ):
         header = probe(container, stream, limits)
         begin_pts = None if part.number == 0 else enter(container, stream, _ticks(stream, part.begin_s))
-        sound = choose_sound(container, stream).stream if config.cut.audio == "keep" else None
+        sound = choose_sound(container, stream, file).stream if config.cut.audio == "keep" else None
         noting = NotingDemuxer(container, sound)
         packets = _Packets(noting, end_pts)
         decoder = Decoder(cast(InputContainer, packets), stream, limits)

@@ -8,9 +8,11 @@ from fractions import Fraction
 from typing import BinaryIO, cast
 
 from av.container import InputContainer
+from av.video.stream import VideoStream
 
 from reelweave.curate.config import SourceStageConfig
 from reelweave.curate.cut.trim import NotedPackets
+from reelweave.curate.frames.container.edit_list import FAULT, misread_tracks
 from reelweave.curate.frames.container.encryption import encryption
 from reelweave.curate.frames.container.further_film import begins_behind, further_film
 from reelweave.curate.frames.container.immersive import immersive
@@ -201,6 +203,7 @@ def _scan(file: BinaryIO, config: SourceStageConfig, segments: Sequence[Segment]
     max_pixels = limits.max_width * limits.max_height
     with open_video(file, max_pixels=max_pixels, motion_vectors=True) as (container, stream):
         header = probe(container, stream, limits)
+        check_edits(container, stream, file)
         fps = float(header.rate or 25)
         detector = detector_for(config, fps, segments)
         scale = Scaler(PICTURE)
@@ -212,7 +215,7 @@ def _scan(file: BinaryIO, config: SourceStageConfig, segments: Sequence[Segment]
         ahead: LookaheadEncoder | None = None
         trims = config.cut.trim_s > 0 and config.cut.mode != "encode" and header.container != "avi"
         noted = NotedPackets(stream) if trims else None
-        choice = choose_sound(container, stream) if config.cut.audio == "keep" else SoundChoice()
+        choice = choose_sound(container, stream, file) if config.cut.audio == "keep" else SoundChoice()
         packets = NotingDemuxer(container, choice.stream, noted.take if noted is not None else None)
         decoder = Decoder(cast(InputContainer, packets), stream, limits)
         inverts = limits.interlaced == "deinterlace" and config.cut.mode != "copy"
@@ -294,6 +297,12 @@ def _scan(file: BinaryIO, config: SourceStageConfig, segments: Sequence[Segment]
             begins_behind(file, header.container, decoder.last_packet),
             decoder.ended_by,
         )
+
+
+def check_edits(container: InputContainer, stream: VideoStream, file: BinaryIO) -> None:
+    """Raise `SourceError` for pictures with an edit list that FFmpeg does not play as it is meant."""
+    if stream.id in misread_tracks(container, file):
+        raise SourceError(f"has an edit list that {FAULT}; export it again as one piece")
 
 
 def check_order(file: BinaryIO) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import BinaryIO
 
 from av.audio.codeccontext import AudioCodecContext
 from av.audio.stream import AudioStream
@@ -11,6 +12,7 @@ from av.stream import Disposition
 from av.video.stream import VideoStream
 
 from reelweave.curate.frames.container.description import programmes_of
+from reelweave.curate.frames.container.edit_list import FAULT, misread_tracks
 from reelweave.loader.dataset.samples.frames.video_stream import has_decoder, pictures_of
 
 _ASIDE = (
@@ -44,11 +46,16 @@ class SoundChoice:
         return self.fault == _UNKNOWN
 
 
-def choose_sound(container: InputContainer, video: VideoStream) -> SoundChoice:
+def choose_sound(container: InputContainer, video: VideoStream, file: BinaryIO) -> SoundChoice:
     """Choose the sound that players play with a stream of pictures.
 
     It is of the same programme, where the container has programmes. Tracks marked as no main sound are passed over if
     there is another one. Then the default one comes first, then the original, then the first in the file.
+
+    Args:
+        container: Opened container.
+        video: Its pictures.
+        file: The file that it reads.
     """
     if not container.streams.audio:
         return SoundChoice()
@@ -59,6 +66,8 @@ def choose_sound(container: InputContainer, video: VideoStream) -> SoundChoice:
     if not known:
         return SoundChoice(fault=_UNKNOWN)
     chosen = max(known, key=_rank)
+    if chosen.id in misread_tracks(container, file):
+        return SoundChoice(fault=f"the edit list of its sound {FAULT}")
     return SoundChoice(chosen, remark=_remark(chosen, known))
 
 

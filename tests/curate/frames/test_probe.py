@@ -210,8 +210,8 @@ def test_rotation_and_interlace_are_no_reason_to_fail(tmp_path: Path) -> None:
 
 def test_a_sound_codec_nobody_knows_is_no_reason_to_fail(tmp_path: Path) -> None:
     data = video(tmp_path, "a.mkv", scenes=(5,), audio=True).replace(b"A_AAC", b"A_XYZ")
-    with open_video(io.BytesIO(data)) as (container, stream):
-        assert choose_sound(container, stream).fault == "its sound has a codec that is not known here"
+    with io.BytesIO(data) as file, open_video(file) as (container, stream):
+        assert choose_sound(container, stream, file).fault == "its sound has a codec that is not known here"
     assert numbers(data) == list(range(5))
 
 

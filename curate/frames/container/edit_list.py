@@ -1,0 +1,93 @@
+"""Edit lists of MP4 and MOV that FFmpeg does not play as they are meant: with pauses, held pictures or another speed.
+
+For an empty edit behind the begin FFmpeg shows the film from its start, hidden parts too. It plays each edit at the
+speed of the film. ISO/IEC 14496-12, 8.6.6.
+"""
+
+import struct
+from collections.abc import Iterator
+from typing import BinaryIO
+
+from av.container import InputContainer
+
+FAULT = "pauses, holds a picture or changes the speed, for which FFmpeg plays other parts of the film"
+"""What such an edit list does, worded to follow its name."""
+
+_MOST_BOXES = 256  # of one box
+_MOST_EDITS = 4096
+_EMPTY = -1  # media time
+_USUAL = 1 << 16  # speed
+
+
+def misread_tracks(container: InputContainer, file: BinaryIO) -> frozenset[int]:
+    """Return the IDs of the tracks with such an edit list.
+
+    Args:
+        container: Opened container.
+        file: The file that it reads, which is left where it was.
+    """
+    if "mp4" not in container.format.name:
+        return frozenset()
+    position = file.tell()
+    try:
+        end = file.seek(0, 2)
+        return frozenset(_tracks(file, end))
+    finally:
+        file.seek(position)
+
+
+def _tracks(file: BinaryIO, end: int) -> Iterator[int]:
+    for begin, stop in _boxes(file, 0, end, b"moov"):
+        for track_begin, track_stop in _boxes(file, begin, stop, b"trak"):
+            if _is_misread(list(_edits(_content(file, track_begin, track_stop, b"edts", b"elst")))):
+                yield _track_id(file, track_begin, track_stop)
+
+
+def _boxes(file: BinaryIO, begin: int, end: int, wanted: bytes) -> Iterator[tuple[int, int]]:
+    """Yield begin and end of the content of each box of a kind."""
+    for _ in range(_MOST_BOXES):
+        file.seek(begin)
+        header = file.read(16)
+        if len(header) < 8:
+            return
+        size, kind, head = int.from_bytes(header[:4], "big"), header[4:8], 8
+        if size == 1:
+            size, head = int.from_bytes(header[8:16], "big"), 16
+        if size < head or begin + size > end:
+            return
+        if kind == wanted:
+            yield begin + head, begin + size
+        begin += size
+
+
+def _content(file: BinaryIO, begin: int, end: int, *kinds: bytes) -> bytes:
+    """Return the content of a box within others, b"" where there is none; at most the entries that count."""
+    for kind in kinds:
+        begin, end = next(_boxes(file, begin, end, kind), (0, 0))
+    file.seek(begin)
+    return file.read(min(end - begin, 8 + 20 * _MOST_EDITS))
+
+
+def _track_id(file: BinaryIO, begin: int, end: int) -> int:
+    head = _content(file, begin, end, b"tkhd")
+    offset = 20 if head[:1] == b"\1" else 12
+    return int.from_bytes(head[offset : offset + 4], "big")
+
+
+def _edits(table: bytes) -> Iterator[tuple[int, int]]:
+    """Yield media time and speed of each edit that lasts."""
+    form = ">QqI" if table[:1] == b"\1" else ">IiI"
+    count = int.from_bytes(table[4:8], "big")
+    count = min(count, (len(table) - 8) // struct.calcsize(form))
+    for index in range(count):
+        lasts, media_time, speed = struct.unpack_from(form, table, 8 + index * struct.calcsize(form))
+        if lasts:
+            yield media_time, speed
+
+
+def _is_misread(edits: list[tuple[int, int]]) -> bool:
+    while edits and edits[0][0] == _EMPTY:  # a late begin, which FFmpeg knows
+        edits = edits[1:]
+    many = len(edits) > 1
+    # Writers that know one edit leave its speed 0 at times.
+    return any(time == _EMPTY or (speed != _USUAL and (many or speed)) for time, speed in edits)

@@ -1,0 +1,108 @@
+"""Edit lists that FFmpeg does not play as they are meant are refused; those that it knows are played."""
+
+import struct
+from pathlib import Path
+
+import pytest
+
+from reelweave.curate.foreign.probe import probe
+from reelweave.curate.frames.source import SourceError
+from tests.curate.frames.container.test_side_data import SHORT, box
+from tests.cutting import curated
+from tests.media import read_numbers, write_video
+from tests.thorough import beyond
+
+EMPTY = -1.0
+Edit = tuple[float, float, int]
+"""Seconds, media time in seconds or EMPTY, and speed."""
+
+
+def found(data: bytes, kind: bytes, begin: int, end: int) -> list[tuple[int, int]]:
+    """Return begin and end of the boxes of a kind."""
+    places = []
+    while begin < end:
+        size = int.from_bytes(data[begin : begin + 4], "big")
+        if data[begin + 4 : begin + 8] == kind:
+            places.append((begin, begin + size))
+        begin += size
+    return places
+
+
+def edited(path: Path, edits: dict[int, list[Edit]], version: int = 0) -> Path:
+    """Give tracks of a film whose index comes last another edit list."""
+    film = path.read_bytes()
+    ((begin, end),) = found(film, b"moov", 0, len(film))
+    index = film[begin:end]
+    ((header, _),) = found(index, b"mvhd", 8, len(index))
+    scale = int.from_bytes(index[header + 20 : header + 24], "big")
+    parts, at = [], 8
+    for number, (first, last) in enumerate(found(index, b"trak", 8, len(index))):
+        track = index[first:last]
+        if number in edits:
+            ((media, media_end),) = found(track, b"mdia", 8, len(track))
+            ((head, _),) = found(track, b"mdhd", media + 8, media_end)
+            ticks = int.from_bytes(track[head + 20 : head + 24], "big")
+            form = ">QqHH" if version else ">IiHH"
+            table = struct.pack(">BxxxI", version, len(edits[number])) + b"".join(
+                struct.pack(
+                    form, round(lasts * scale), -1 if begins == EMPTY else round(begins * ticks), speed, 0
+                )
+                for lasts, begins, speed in edits[number]
+            )
+            for old_first, old_last in found(track, b"edts", 8, len(track)):
+                track = track[:old_first] + track[old_last:]
+            ((_, after),) = found(track, b"tkhd", 8, len(track))
+            track = box(b"trak", track[8:after] + box(b"edts", box(b"elst", table)) + track[after:])
+        parts += [index[at:first], track]
+        at = last
+    path.write_bytes(film[:begin] + box(b"moov", b"".join(parts) + index[at:]) + film[end:])
+    return path
+
+
+def film(path: Path, edits: dict[int, list[Edit]], version: int = 0) -> Path:
+    return edited(write_video(path, (100,), audio=True, options={"bf": "0", "g": "10"}), edits, version)
+
+
+@pytest.mark.parametrize(
+    ("edits", "version"),
+    beyond(
+        2,
+        [
+            ([(1, 1, 1), (1, EMPTY, 1), (1, 2, 1)], 0),
+            ([(1, 1, 1), (1, 2, 0), (1, 2, 1)], 0),
+            ([(2, 1, 1), (1, EMPTY, 1)], 1),
+            ([(1, 1, 2)], 0),
+        ],
+    ),
+)
+def test_pictures_with_pauses_holds_and_speeds_are_refused(
+    edits: list[Edit], version: int, tmp_path: Path
+) -> None:
+    path = film(tmp_path / "a.mp4", {0: edits}, version)
+    ((record, _),) = curated(path, tmp_path / "out", **SHORT)
+    assert (record.state, record.stage) == ("failed", "probe")
+    assert record.reason.startswith("has an edit list that pauses")
+    with pytest.raises(SourceError, match="has an edit list that pauses"):
+        probe(path.read_bytes())
+
+
+def test_sound_that_pauses_is_left_out_in_words(tmp_path: Path) -> None:
+    path = film(tmp_path / "a.mp4", {1: [(2, 0, 1), (1, EMPTY, 1), (1, 1, 1)]})
+    ((record, clip),) = curated(path, tmp_path / "out", **SHORT)
+    assert record.state == "kept"
+    assert record.audio.startswith("none (the edit list of its sound pauses")
+    assert read_numbers(clip) == list(range(100))
+    assert probe(path.read_bytes()).audio == "none"
+
+
+@pytest.mark.parametrize(
+    ("edits", "first", "last"),
+    beyond(
+        1, [([(1, EMPTY, 1), (2, 1, 1)], 25, 75), ([(2, 1, 0)], 25, 75), ([(1, 1, 1), (0, EMPTY, 1)], 25, 50)]
+    ),
+)
+def test_edits_that_ffmpeg_knows_are_played(edits: list[Edit], first: int, last: int, tmp_path: Path) -> None:
+    path = film(tmp_path / "a.mp4", {0: edits})
+    ((record, clip),) = curated(path, tmp_path / "out", **SHORT)
+    assert record.state == "kept", record.reason
+    assert read_numbers(clip) == list(range(first, last))
