@@ -122,7 +122,7 @@ class SourceStageConfig(BaseModel, frozen=True, extra="forbid"):
             the ledger notices.
     """
 
-    REVISION: ClassVar = 32
+    REVISION: ClassVar = 33
 
     probe: ProbeConfig = ProbeConfig()
     shots: ShotConfig = ShotConfig()

@@ -13,7 +13,9 @@ _SIZE = (64, 36)  # size that other consumers of the same frames expect; this de
 class FixedStrideConfig(Settings):
     """Stride of the cuts between shots of equal length."""
 
-    stride_s: float = Field(10.0, gt=0, description="length of each shot but the last, seconds")
+    stride_s: float = Field(
+        10.0, gt=0, description="length of each shot but the last, seconds; such shots are not stitched"
+    )
 
 
 class FixedStrideDetector:

@@ -171,8 +171,8 @@ def detector_for(config: SourceStageConfig, fps: float, segments: Sequence[Segme
 
 
 def stitch_for(config: SourceStageConfig, segments: Sequence[Segment]) -> StitchConfig:
-    """Return how shots of a source are stitched, which those of `detector_for` need not be."""
-    if segments and config.spans.listed == "whole":
+    """Return how shots of a source are stitched; those of a list and of a fixed stride are not merged."""
+    if config.shots.detector == "fixed" or (segments and config.spans.listed == "whole"):
         return config.stitch.model_copy(update={"enabled": False})
     return config.stitch
 

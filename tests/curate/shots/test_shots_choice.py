@@ -1,5 +1,7 @@
 """The detector a configuration asks for, fixed strides, and high frame rates."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -9,6 +11,8 @@ from reelweave.curate.shots import ColourDetector, ShotConfig, ShotDetector, Tra
 from reelweave.curate.shots.fixed import FixedStrideConfig, FixedStrideDetector
 from reelweave.curate.shots.rate import ThinnedDetector, frame_step
 from tests.curate.shots.test_shots import mixed, scene, still
+from tests.cutting import curated
+from tests.media import write_video
 
 
 def run(detector: ShotDetector, frames: NDArray[np.float64]) -> list[Transition]:
@@ -80,3 +84,12 @@ def test_a_fixed_stride_needs_every_frame_counted_at_any_rate() -> None:
 def test_an_unknown_detector_is_refused() -> None:
     with pytest.raises(ValidationError, match="detector"):
         ShotConfig.model_validate({"detector": "guess"})
+
+
+def test_shots_of_a_fixed_stride_are_not_stitched(tmp_path: Path) -> None:
+    """One scene, whose parts look alike."""
+    film = write_video(tmp_path / "film.mp4", (160,))
+    shots = {"detector": "fixed", "fixed": {"stride_s": 2.0}}
+    records = [record for record, _ in curated(film, tmp_path / "out", shots=shots)]
+    assert [(record.start_s, record.end_s) for record in records] == [(0, 2), (2, 4), (4, 6), (6, 6.4)]
+    assert [record.state for record in records] == ["kept"] * 3 + ["filtered"]
