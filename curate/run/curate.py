@@ -27,7 +27,7 @@ from reelweave.curate.run.shard import revisions_of
 from reelweave.curate.run.stages.custom_stages import stage_facts
 from reelweave.curate.run.stages.model_stage import ModelStage
 from reelweave.curate.run.stages.model_stages import availability, check, model_digests, model_stages
-from reelweave.curate.run.state import CurationState
+from reelweave.curate.run.state.curation_state import CurationState
 from reelweave.curate.run.tables.clips import clip_ids
 from reelweave.curate.run.tables.columns import column, equal, filter_rows, places_in, texts_of
 from reelweave.curate.run.tables.places import identities_of
@@ -222,20 +222,20 @@ def _curate(
     weights = check(config, request.stages)
     ledger.notes.write("config", config.content())
     missing = availability(config)
-    state = CurationState(config, ledger, request.sources, dataset, request.stages, request.models)
+    state = CurationState.of(config, ledger, request.sources, dataset, request.stages, request.models)
     if change.retry_failed:
-        state.forget_failures()
+        state.todo.forget_failures()
     open_work = sentences(work_of(state, request.before, change.redo_older))
     for sentence in open_work:
         say(sentence)
     if change.redo_older:
         if dataset is not None:
             begin_redo(ledger, dataset.manifest.revision)
-        state.redo_older()
+        state.todo.redo_older()
     driver = Driver(state, progress)
     clips = driver.decide(missing)
     shards = write_shards(state, clips, progress, driver.kind)
-    listed = state.listed
+    listed = state.inputs.listed
     content = Content(
         accounting=read_once((accounting_table(table, listed) for table in clips), ACCOUNTING),
         scores=read_once((scores_table(table, listed) for table in clips), SCORES),
@@ -245,7 +245,7 @@ def _curate(
     )
     rejected = pa.concat_arrays([_rejected_ids(table) for table in clips])
     seconds = driver.seconds()
-    notes = (*driver.notes(), *_unreadable(clips), *state.copies.notes, *_remarks(clips))
+    notes = (*driver.notes(), *_unreadable(clips), *state.verdict.copies.notes, *_remarks(clips))
     del state, driver, clips  # publishing takes as much memory again
     stored = [source.stored() for source in request.sources]
     ledger.notes.write("inputs", {"inputs": list(request.inputs), "sources": stored})
@@ -259,13 +259,13 @@ def _curate(
 
 def _manifest_revisions(state: CurationState) -> dict[str, dict[str, int]]:
     """Return the revisions of the code that decided a dataset, and the scores that no clip lacks, for its manifest."""
-    revisions = state.config.revisions()
-    if state.dataset is not None and not state.writes_all:
+    revisions = state.inputs.config.revisions()
+    if state.inputs.dataset is not None and not state.todo.redoes_older:
         # Shards that stay are those of the revision that wrote them.
-        was = revisions_of(state.dataset).get("shard", 0)
+        was = revisions_of(state.inputs.dataset).get("shard", 0)
         revisions = {name: was if name == "shard" else revision for name, revision in revisions.items()}
     revisions = {name: revision for name, revision in revisions.items() if revision}
-    lacking = state.closed.lacking & state.numbered(state.sources.keys())
+    lacking = state.results.closed.lacking & state.inputs.select_sources(state.inputs.sources.keys())
     named = {"revisions": revisions, "scores": {} if lacking.any() else dict(ADDED)}
     return {name: versions for name, versions in named.items() if versions}
 
@@ -276,7 +276,7 @@ def _older(request: Asked, config: CurateConfig) -> tuple[str, ...]:
         request.ledger, config, request.dataset, request.stages, request.models
     ):
         return ()
-    state = CurationState(
+    state = CurationState.of(
         config, request.ledger, request.sources, request.dataset, request.stages, request.models
     )
     return sentences(work_of(state, None, redo_older=False))

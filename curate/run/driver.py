@@ -6,9 +6,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import cached_property
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
 from reelweave.curate.dedup.fingerprint import Match
 from reelweave.curate.ledger.notes import RUN
 from reelweave.curate.ledger.records import clip_result, source_summary
@@ -27,8 +24,7 @@ from reelweave.curate.run.stages.footage import match_many
 from reelweave.curate.run.stages.measure_scores import STAGE as MEASURE
 from reelweave.curate.run.stages.measure_scores import MeasureScores
 from reelweave.curate.run.stages.model_stages import pipeline_stages
-from reelweave.curate.run.state import CurationState
-from reelweave.curate.run.tables.columns import column, filter_rows, mask_of, places_in
+from reelweave.curate.run.state.curation_state import CurationState
 from reelweave.curate.run.tables.partitions import Partitions
 from reelweave.curate.run.undone import Undone
 from reelweave.curate.source_pass.at_work import watching
@@ -59,7 +55,7 @@ class Driver:
     """
 
     def __init__(self, state: CurationState, progress: Callable[[Progress], None]) -> None:
-        self._state, self._progress = state, progress
+        self._state, self._inputs, self._progress = state, state.inputs, progress
         self._passes: list[Pass] = []
         self._undone = Undone()
         self._started: Startable | None = None
@@ -76,18 +72,18 @@ class Driver:
         """
         self._await_cluster()
         began = time.monotonic()
-        clips = self.decide_some(self._state.sources.keys())
+        clips = self.decide_some(self._inputs.sources.keys())
         if seconds := self.seconds():
             note = {"wall_s": time.monotonic() - began, "worker_seconds": seconds, "notes": notes}
             note |= {"plans": plan_notes(self._passes), "seconds_per_clip": self._seconds_per_clip(seconds)}
             try:
-                self._state.ledger.notes.write(RUN, note)
+                self._inputs.ledger.notes.write(RUN, note)
             except RunError as error:  # only the report reads it
                 self._note_fault = (f"the report will not say how long this run took: {first_line(error)}",)
-        for fingerprint in self._state.closed.fingerprints:
-            self._state.ledger.entries.pack(CUT, fingerprint, source_summary)
-        for stage in self._state.stages:
-            self._state.ledger.entries.pack(stage.name, stage.fingerprint, clip_result)
+        for fingerprint in self._state.results.closed.fingerprints:
+            self._inputs.ledger.entries.pack(CUT, fingerprint, source_summary)
+        for stage in self._inputs.stages:
+            self._inputs.ledger.entries.pack(stage.name, stage.fingerprint, clip_result)
         return clips
 
     def decide_some(self, chosen: Set[str]) -> Partitions:
@@ -103,33 +99,25 @@ class Driver:
         Raises:
             MachineError: a fault of the machine left sources undone; the others are done.
         """
-        state = self._state
+        verdict, todo = self._state.verdict, self._state.todo
+        match = self._match if self._inputs.config.run.runner == "ray" else None
         self._do_sources(chosen)
         failed: set[tuple[int, int]] = set()
         while True:
-            clips = state.verdict(chosen, failed, self._match if state.config.run.runner == "ray" else None)
-            if state.forget_lost(clips):
+            clips = verdict.decide(chosen, failed, match)
+            if todo.forget_lost(clips):
                 self._do_sources(chosen)
                 continue
             self._do_later(clips)
-            finished = state.finished(clips)
-            if finished is clips:
-                return clips
-            gone: list[pa.Table] = []
-            for before, after in zip(clips, finished, strict=True):
-                gone.append(
-                    filter_rows(after, mask_of(pc.not_equal(after.column("state"), before.column("state"))))
-                )
-                spans = (column(gone[-1], name).to_pylist() for name in ("source", "part"))
-                failed |= set(zip(*spans, strict=True))
-            keys = pa.concat_arrays([column(table, "key") for table in gone])
-            if all((places_in(column(table, "duplicate_of"), keys) < 0).all() for table in clips):
-                return finished
+            finished = verdict.finish(clips)
+            if finished.is_complete:
+                return finished.clips
+            failed |= finished.failed
 
     def kind(self) -> Kind:
         """Return the runner of this run: Ray is started when first asked for, and replaced if it does not start."""
         if self._started is None:
-            self._started = startable(self._state.config.run.runner)
+            self._started = startable(self._inputs.config.run.runner)
         return self._started.kind
 
     def notes(self) -> tuple[str, ...]:
@@ -143,19 +131,19 @@ class Driver:
 
     def gpu_seconds(self) -> float:
         """Return the seconds that stages over clips held a GPU."""
-        shares = {stage.name: stage.gpus for stage in self._clip_pipeline(self._state.stages)}
+        shares = {stage.name: stage.gpus for stage in self._clip_pipeline(self._inputs.stages)}
         return sum(spent * shares.get(name, 0.0) for name, spent in self.seconds().items() if name != CUT)
 
     def _seconds_per_clip(self, seconds: Mapping[str, float]) -> dict[str, float]:
         """Return the seconds of a clip in each stage over clips, as this run or else an earlier one measured them."""
-        before = (self._state.ledger.notes.read(RUN) or {}).get("seconds_per_clip", {})
+        before = (self._inputs.ledger.notes.read(RUN) or {}).get("seconds_per_clip", {})
         return {
             **before,
             **{name: seconds[name] / count for name, count in self._made.items() if name in seconds},
         }
 
     def _await_cluster(self) -> None:
-        run = self._state.config.run
+        run = self._inputs.config.run
         required = Resources(run.wait_for_cpus, run.wait_for_gpus)
         if run.runner != "ray" or required == Resources(0):
             return
@@ -172,12 +160,12 @@ class Driver:
         """Send the chosen sources, and their clips that are still wanted, through the stages beside cutting."""
         self._measure(chosen)
         state = self._state
-        closed = state.closed
+        closed = state.results.closed
         unclosed = closed.unclosed()
         before = Finished(
             lambda uri: uri not in unclosed, closed.pixel_s, closed.states(), closed.failed_whole
         )
-        meter = Meter(state.sources.values(), before, self._progress, state.ledger)
+        meter = Meter(self._inputs.sources.values(), before, self._progress, self._inputs.ledger)
         self._meters.append(meter)
         meter.show()
 
@@ -191,7 +179,7 @@ class Driver:
                 self._undone.add(task.uri, task.reason)
             elif isinstance(task, ClosedSource):
                 self._undone.passed()
-                state.close_source(task.uri, task.summary)
+                state.todo.close_source(task.uri, task.summary)
                 meter.done(task.uri, task.summary)
             elif isinstance(task, WaitingSource):
                 waiting.append(task)
@@ -206,10 +194,10 @@ class Driver:
             elif isinstance(task, ClipTask):
                 self._take_clip(task)
 
-        with watching(state.ledger, meter.show_at_work):
-            if tasks := state.tasks(chosen):
+        with watching(self._inputs.ledger, meter.show_at_work):
+            if tasks := state.todo.tasks(chosen):
                 kind = self.kind()
-                stages = [self._cut_stage(), *self._clip_pipeline(state.beside)]
+                stages = [self._cut_stage(), *self._clip_pipeline(self._inputs.beside)]
                 self._passes.append(run_pass("sources", tasks, stages, kind, take))
             while waiting:
                 # Parts of all long sources side by side; then each source says what comes next.
@@ -233,19 +221,19 @@ class Driver:
         count, tasks = measure_tasks(self._state, chosen)
         if not count:
             return
-        meter = ClipMeter(count, self._progress, self._state.ledger, phase=MEASURE)
+        meter = ClipMeter(count, self._progress, self._inputs.ledger, phase=MEASURE)
         self._meters.append(meter)
 
         def take(task: CurationTask) -> None:
             if isinstance(task, UndoneSource):
                 self._undone.add(task.uri, task.reason)
             elif isinstance(task, ClosedSource):
-                self._state.close_source(task.uri, task.summary, task.fingerprint)
+                self._state.todo.close_source(task.uri, task.summary, task.fingerprint)
                 meter.done(task.uri)
 
-        measure = MeasureScores(self._state.config.scores, self._state.ledger)
+        measure = MeasureScores(self._inputs.config.scores, self._inputs.ledger)
         curation_tasks: Iterable[CurationTask] = tasks
-        stages: list[Stage[CurationTask]] = [Stage(MEASURE, measure, needs=self._output)]
+        stages: list[Stage[CurationTask]] = [Stage(MEASURE, measure, needs=self._output_paths)]
         self._passes.append(run_pass("sources", curation_tasks, stages, self.kind(), take))
         self._undone.refuse(len(chosen))
 
@@ -253,16 +241,16 @@ class Driver:
         self, pairs: Sequence[tuple[FingerprintPlace, FingerprintPlace]], min_overlap: float
     ) -> list[Match | None]:
         """Return the agreement of the footage of many pairs of clips."""
-        matches, cost = match_many(pairs, min_overlap, self._state.ledger, self.kind())
+        matches, cost = match_many(pairs, min_overlap, self._inputs.ledger, self.kind())
         self._passes.append(cost)
         return matches
 
     def _do_later(self, clips: Partitions) -> None:
         """Send all kept clips through the stages after deduplication."""
-        count, tasks = self._state.later_tasks(clips)
+        count, tasks = self._state.todo.later_tasks(clips)
         if not count:
             return
-        meter = ClipMeter(count, self._progress, self._state.ledger, self._cut)
+        meter = ClipMeter(count, self._progress, self._inputs.ledger, self._cut)
         self._meters.append(meter)
 
         def take(task: CurationTask) -> None:
@@ -271,49 +259,48 @@ class Driver:
                 meter.done(task.record.source)
 
         curation_tasks: Iterable[CurationTask] = tasks
-        stages = self._clip_pipeline(self._state.later)
+        stages = self._clip_pipeline(self._inputs.later)
         self._passes.append(run_pass("clips", curation_tasks, stages, self.kind(), take))
-        self._undone.refuse(len(self._state.sources))
+        self._undone.refuse(len(self._inputs.sources))
 
     def _take_clip(self, task: ClipTask) -> None:
         """Add the results of a clip, or note the fault of the machine that keeps it from being done."""
-        self._state.add_results(task)
+        self._state.results.add(task)
         self._made.update(task.made)
         if task.undone:
             self._undone.add(task.record.source, task.undone)
 
     def _cut_stage(self) -> Stage[CurationTask]:
-        state = self._state
-        run = state.config.run
+        inputs, run = self._inputs, self._inputs.config.run
         return Stage(
             CUT,
-            SourceStage(state.cut, state.wanted, run.isolate, run.attempts, run.max_source_s, run.part_s),
-            gpus=run.shots_gpus if state.config.shots.may_use_gpu and self._gpus() else 0.0,
+            SourceStage(inputs.cut, inputs.judge, run.isolate, run.attempts, run.max_source_s, run.part_s),
+            gpus=run.shots_gpus if inputs.config.shots.may_use_gpu and self._gpus() else 0.0,
             memory_mb=run.worker_memory_mb,
             max_silence_s=run.attempts * run.max_source_s + SILENCE_S,
-            needs=(*self._output, *self._inputs),
+            needs=(*self._output_paths, *self._input_paths),
         )
 
     def _clip_pipeline(self, stages: Sequence[ClipStage]) -> list[Stage[CurationTask]]:
-        asked = [(stage, self._state.model_stages[stage.name]) for stage in stages]
-        planned = pipeline_stages(asked, self._gpus(), self._state.config.run.worker_memory_mb)
+        asked = [(stage, self._inputs.model_stages[stage.name]) for stage in stages]
+        planned = pipeline_stages(asked, self._gpus(), self._inputs.config.run.worker_memory_mb)
         return [replace(stage, needs=self._needs_of(stage)) for stage in planned]
 
     def _needs_of(self, stage: Stage[CurationTask]) -> tuple[str, ...]:
         """Return the local paths that nodes must see for a stage over clips; captions may lie beside sources."""
         name = stage.name.removesuffix(".input")
-        inputs = self._inputs if name == CAPTIONS else ()
-        asked = self._state.model_stages.get(stage.name)
+        inputs = self._input_paths if name == CAPTIONS else ()
+        asked = self._inputs.model_stages.get(stage.name)
         models = model_paths(asked.models.values()) if asked is not None and stage.keeps else ()
-        return (*self._output, *inputs, *models)
+        return (*self._output_paths, *inputs, *models)
 
     @cached_property
-    def _output(self) -> tuple[str, ...]:
-        return output_paths(self._state.ledger.storage)
+    def _output_paths(self) -> tuple[str, ...]:
+        return output_paths(self._inputs.ledger.storage)
 
     @cached_property
-    def _inputs(self) -> tuple[str, ...]:
-        return source_paths(self._state.sources.keys())
+    def _input_paths(self) -> tuple[str, ...]:
+        return source_paths(self._inputs.sources.keys())
 
     def _gpus(self) -> float:
         return cluster_size().gpus if self.kind() == "ray" else 0.0

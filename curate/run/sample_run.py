@@ -21,7 +21,7 @@ from reelweave.curate.run.outlook.forecast import (
 from reelweave.curate.run.outlook.work import Work, work_of
 from reelweave.curate.run.runners.progress import STATUS, Progress
 from reelweave.curate.run.stages.model_stages import check, model_digests, model_stages
-from reelweave.curate.run.state import CurationState
+from reelweave.curate.run.state.curation_state import CurationState
 from reelweave.curate.run.tables.columns import column, equal, filter_rows
 from reelweave.curate.run.tables.partitions import Partitions
 from reelweave.curate.sources.headers import read_headers
@@ -55,7 +55,7 @@ def forecast_curation(
         sources = list_sources(inputs, config.storage)
         stages = model_stages(config)
         check(config, stages)
-        state = CurationState(config, ledger, sources, None, stages, model_digests(stages, ledger))
+        state = CurationState.of(config, ledger, sources, None, stages, model_digests(stages, ledger))
         looked_at = sorted(sources, key=lambda source: digest(source.uri))[: rates.headers]
         extent = extents(sources, read_headers(looked_at, config.storage, config.probe))
         sample = choose_sample(sources, extent, rates.sample)
@@ -98,11 +98,11 @@ def forecast_update(
         request = asked_for(inputs, storage, config, update=True)
         if request.dataset is None:
             return None
-        state = CurationState(
+        state = CurationState.of(
             config, request.ledger, request.sources, request.dataset, request.stages, request.models
         )
         if retry_failed:
-            state.forget_failures()
+            state.todo.forget_failures()
         return work_of(state, request.before, redo_older)
 
 
@@ -110,7 +110,7 @@ def _costs(
     sample: Sequence[SourceRef], clips: Partitions, state: CurationState, gpu_s: float
 ) -> list[SourceCost]:
     """Return the cost of each source of a sample; seconds of GPUs are divided by its clips."""
-    count = len(state.listed)
+    count = len(state.inputs.listed)
     counts, clip_bytes, clip_s = np.zeros(count, np.int64), np.zeros(count), np.zeros(count)
     for table in clips:
         table = filter_rows(table, equal(table, "state", "kept"))
@@ -125,9 +125,9 @@ def _costs(
             clips=int(counts[index]),
             clip_bytes=int(clip_bytes[index]),
             clip_s=float(clip_s[index]),
-            core_s=state.closed.cpu_s(source.uri),
+            core_s=state.results.closed.cpu_s(source.uri),
             gpu_s=gpu_s / num_clips * int(counts[index]),
         )
         for source in sample
-        for index in [state.closed.numbers[source.uri]]
+        for index in [state.results.closed.numbers[source.uri]]
     ]

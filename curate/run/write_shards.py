@@ -24,7 +24,7 @@ from reelweave.curate.run.shard import (
     untouched_shards,
     with_rows,
 )
-from reelweave.curate.run.state import CurationState
+from reelweave.curate.run.state.curation_state import CurationState
 from reelweave.curate.run.tables.clips import clip_ids
 from reelweave.curate.run.tables.columns import Mask, column, equal, filter_rows
 from reelweave.curate.run.tables.partitions import Partitions
@@ -57,11 +57,14 @@ def write_shards(
         progress: Called after every shard.
         kind: Returns the runner; called for many bytes only.
     """
-    present = state.dataset.shards() if state.dataset is not None else []
-    older = state.writes_all and revisions_of(state.dataset).get("shard", 0) != state.config.shard.REVISION
+    present = state.inputs.dataset.shards() if state.inputs.dataset is not None else []
+    older = (
+        state.todo.redoes_older
+        and revisions_of(state.inputs.dataset).get("shard", 0) != state.inputs.config.shard.REVISION
+    )
     stay = [] if older else _staying(state, clips, present)
-    if state.dataset is not None and state.config.run.keep_rejected:
-        _rescue(state, state.dataset, clips, stay)
+    if state.inputs.dataset is not None and state.inputs.config.run.keep_rejected:
+        _rescue(state, state.inputs.dataset, clips, stay)
     new = NewShards(state, clips, stay, next_shard_number(present))
     return [*stay, *_write_shards(state, new, progress, kind)]
 
@@ -95,7 +98,7 @@ class NewShards:
         groups, high, low, sizes = (np.concatenate(some) for some in zip(*parts, strict=True))
         del parts
         self.order: ShardOrder = shard_order(
-            group_numbers.in_order()[groups], [high, low], sizes, state.config.shard
+            group_numbers.in_order()[groups], [high, low], sizes, state.inputs.config.shard
         )
 
     def plans(self) -> Iterator[list[ShardPlan]]:
@@ -109,7 +112,7 @@ class NewShards:
         bounds = [*first_shards.tolist(), len(ends) - 1]
         store = Partitions(len(first_shards), pa.schema({}), self._clips.count > 1)
         for partition, table in enumerate(self._clips):
-            samples = self._state.samples(partition, table)
+            samples = self._state.samples.of_clips(partition, table)
             samples = filter_rows(samples, self._unsettled(samples))
             positions = self.order.places[self._firsts[partition] : self._firsts[partition + 1]]
             samples = without_vectors(samples.append_column(_PLACE, pa.array(positions)))
@@ -148,7 +151,7 @@ def _staying(state: CurationState, clips: Partitions, present: Sequence[ShardRec
     store = Partitions(count, pa.schema({}), count > 1)
     of_sample = np.repeat(np.minimum(group, count - 1), sizes)
     for partition, table in enumerate(clips):
-        samples = state.samples(partition, table)
+        samples = state.samples.of_clips(partition, table)
         rows = keys.find(column(samples, "key"))
         exists = rows >= 0
         store.scatter(without_vectors(filter_rows(samples, exists)), of_sample[rows[exists]])
@@ -171,7 +174,7 @@ def _write_shards(
     progress: Callable[[Progress], None],
     kind: Callable[[], Kind],
 ) -> list[ShardRecord]:
-    ledger, name = state.ledger, config_digest(state.config.shard)
+    ledger, name = state.inputs.ledger, config_digest(state.inputs.config.shard)
     closed = set(finished_shards(ledger, STAGE, name, ShardRecord))
     total, count = int(new.order.clip_bytes.sum()), len(new.order.clip_bytes)
     run: Runner | None = None
@@ -210,6 +213,6 @@ def _rescue(state: CurationState, dataset: Dataset, clips: Partitions, stay: Seq
     for table in clips:
         leaving = ~equal(table, "state", "kept") & ~equal(table, "stage", REMOVAL)
         ids = clip_ids(filter_rows(table, leaving))
-        for clip_id, location in zip(ids.to_pylist(), state.places_of(ids), strict=True):
+        for clip_id, location in zip(ids.to_pylist(), state.stored.places_of(ids), strict=True):
             if location and location.shard not in staying:
-                state.ledger.blobs.write_clip(clip_id, dataset.storage.read(*location))
+                state.inputs.ledger.blobs.write_clip(clip_id, dataset.storage.read(*location))

@@ -50,7 +50,8 @@ from reelweave.curate.run.driver import Driver
 from reelweave.curate.run.shard import WriteShard
 from reelweave.curate.run.stages.clip_stages import caption_identity
 from reelweave.curate.run.stages.model_stages import model_stages
-from reelweave.curate.run.state import CurationState
+from reelweave.curate.run.state.curation_state import CurationState
+from reelweave.curate.run.state.stored_clips import StoredClips
 from reelweave.curate.run.tables.closed import text_id
 from reelweave.curate.run.tables.samples import accounting_table, scores_table
 from reelweave.curate.run.write_shards import NewShards
@@ -132,8 +133,8 @@ def make_segments(folder: Path, sources: int, per_source: int) -> None:
     """Write a list of sources and the segments of their entries, as a long run leaves them."""
     make_list(folder, sources)
     ledger = Ledger(open_storage(folder / "dataset"))
-    state = CurationState(CONFIG, ledger, [], None, model_stages(CONFIG), {})
-    [stage] = state.stages
+    state = CurationState.of(CONFIG, ledger, [], None, model_stages(CONFIG), {})
+    [stage] = state.inputs.stages
     listed = list_sources([str(folder / "list.csv")], CONFIG.storage)
     # Entries of one segment are made as workers make them; other segments have other digests.
     drawn = [cut(source, per_source, 0)[0] for source in listed[:_SEGMENT]]
@@ -150,7 +151,7 @@ def make_segments(folder: Path, sources: int, per_source: int) -> None:
             }
         )
         for owner, table in (("cut", entries), (stage.name, captions)):
-            fingerprint = state.cut.fingerprint if owner == "cut" else stage.fingerprint
+            fingerprint = state.inputs.cut.fingerprint if owner == "cut" else stage.fingerprint
             path = f"{LEDGER}{owner}/{fingerprint}/packed/{number:06d}.parquet"
             ledger.storage.write(path, to_parquet(table.sort_by("id")))
 
@@ -196,14 +197,16 @@ def decide(folder: Path) -> dict[str, Any]:
     before = peak_bytes()
     storage = open_storage(folder / "dataset")
     # Listing millions of small files is the storage's cost.
-    CurationState._at_hand = lambda _, clips, staged: np.ones(len(clips), bool)  # type: ignore[method-assign]
+    StoredClips.are_at_hand = lambda _, clips, staged: np.ones(len(clips), bool)  # type: ignore[method-assign]
     sources = clock.timed("list", list_sources)([str(folder / "list.csv")], CONFIG.storage)
-    state = clock.timed("load", CurationState)(CONFIG, Ledger(storage), sources, None, {})
+    state = clock.timed("load", CurationState.of)(
+        CONFIG, Ledger(storage), sources, None, model_stages(CONFIG), {}
+    )
     clips = clock.timed("decide", Driver(state, lambda _: None).decide)()
     new = clock.timed("order", NewShards)(state, clips, [], 0)
     plans = clock.timed("plan", lambda: sum(map(len, new.plans())))()
     accounting, scores = (
-        clock.timed(name, written)(schema, (make(table, state.listed) for table in clips))
+        clock.timed(name, written)(schema, (make(table, state.inputs.listed) for table in clips))
         for name, schema, make in (
             ("accounting", ACCOUNTING, accounting_table),
             ("scores", SCORES, scores_table),
@@ -236,8 +239,8 @@ def make(folder: Path, sources: int, per_source: int, pictures: int) -> None:
     """Write a list of sources and the entries, arrays and clips that workers make of them."""
     make_list(folder, sources)
     ledger = Ledger(open_storage(folder / "dataset"))
-    state = CurationState(CONFIG, ledger, [], None, model_stages(CONFIG), {})
-    [captions] = state.stages
+    state = CurationState.of(CONFIG, ledger, [], None, model_stages(CONFIG), {})
+    [captions] = state.inputs.stages
     clips = folder / "dataset/.ledger/clips"
     clips.mkdir(parents=True)
     for source in list_sources([str(folder / "list.csv")], CONFIG.storage):
@@ -247,9 +250,9 @@ def make(folder: Path, sources: int, per_source: int, pictures: int) -> None:
             words = " ".join(random.Random(record.sha256).choices(("a", "kite", "over", "the", "sea"), k=30))
             identity = caption_identity(clip_task(source, summary, record))
             ledger.entries.write(captions.name, captions.fingerprint, identity, Caption(words, "input"))
-        ledger.blobs.write_arrays(arrays_name(source, state.cut.fingerprint), arrays)
-        ledger.entries.write(STAGE, state.cut.fingerprint, source_id(source), summary)
-    ledger.entries.pack(STAGE, state.cut.fingerprint, source_summary)
+        ledger.blobs.write_arrays(arrays_name(source, state.inputs.cut.fingerprint), arrays)
+        ledger.entries.write(STAGE, state.inputs.cut.fingerprint, source_id(source), summary)
+    ledger.entries.pack(STAGE, state.inputs.cut.fingerprint, source_summary)
     ledger.entries.pack(captions.name, captions.fingerprint, clip_result)
 
 
@@ -313,9 +316,9 @@ def drive(folder: Path, search: bool) -> dict[str, Any]:
     dedup.near_pairs = clock.steps("search", near_pairs)
     WriteShard.__call__ = clock.timed("workers", WriteShard.__call__)
     Driver.decide = clock.timed("decide", Driver.decide)
+    CurationState.of = staticmethod(clock.timed("load", CurationState.of))
     for name, label in (
         ("list_sources", "list"),
-        ("CurationState", "load"),
         ("write_shards", "shards"),
         ("publish", "publish"),
         ("_tidy", "tidy"),

@@ -17,7 +17,7 @@ from reelweave.curate.ledger.redo import is_redone
 from reelweave.curate.run.outlook.measuring import wants_scores
 from reelweave.curate.run.shard import revisions_of, scores_of
 from reelweave.curate.run.stages.model_stage import ModelStage
-from reelweave.curate.run.state import CurationState
+from reelweave.curate.run.state.curation_state import CurationState
 from reelweave.curate.run.tables.closed import ClosedSources
 from reelweave.curate.run.tables.columns import Mask, column, equal, filter_rows
 from reelweave.curate.source_pass.cut_source import STAGE as CUT
@@ -84,15 +84,17 @@ def work_of(state: CurationState, before: Mapping[str, Any] | None, redo_older: 
     pending = [*_older(state, redo_older), *_scores(state, redo_older), *_older_results(state, redo_older)]
     if before is not None:
         pending += [*_sources(state, before), *_stages(state)]
-    changes = before is not None and next(differences(before, state.config.content()), None) is not None
+    changes = (
+        before is not None and next(differences(before, state.inputs.config.content()), None) is not None
+    )
     publishes = changes or any(work.now for work in pending)
     return [*_redone(state, redo_older or publishes), *pending, *_decided_work(state, redo_older, publishes)]
 
 
 def _redone(state: CurationState, publishes: bool) -> Iterator[Work]:
     """Yield what a run with ``redo_older`` made anew and did not publish."""
-    dataset = state.dataset
-    if dataset is None or not is_redone(state.ledger, dataset.manifest.revision):
+    dataset = state.inputs.dataset
+    if dataset is None or not is_redone(state.inputs.ledger, dataset.manifest.revision):
         return
     totals = dataset.manifest.totals
     sentence = "a run with --redo-older ended before it published what it made anew; " + (
@@ -102,15 +104,15 @@ def _redone(state: CurationState, publishes: bool) -> Iterator[Work]:
 
 
 def _older(state: CurationState, redo: bool) -> Iterator[Work]:
-    older = state.closed.older & state.numbered(state.sources.keys())
+    older = state.results.closed.older & state.inputs.select_sources(state.inputs.sources.keys())
     if not older.any():
         return
-    digests = {state.closed.fingerprint(index) for index in np.flatnonzero(older).tolist()}
-    revisions = sorted(state.earlier_cuts[digest] for digest in digests)
-    clips, clip_s = _clips(state.closed, older)
-    core_s = state.closed.total_cpu_s(older)
+    digests = {state.results.closed.fingerprint(index) for index in np.flatnonzero(older).tolist()}
+    revisions = sorted(state.results.earlier_cuts[digest] for digest in digests)
+    clips, clip_s = _clips(state.results.closed, older)
+    core_s = state.results.closed.total_cpu_s(older)
     which = (
-        f"{int(older.sum())} of {len(state.sources)} sources ({pluralize(clips, 'clip')}, {_time(clip_s)}) were"
+        f"{int(older.sum())} of {len(state.inputs.sources)} sources ({pluralize(clips, 'clip')}, {_time(clip_s)}) were"
         f" cut by an earlier version (revision {', '.join(map(str, revisions))} of the cut, and this version has"
         f" {SourceStageConfig.REVISION})"
     )
@@ -133,10 +135,10 @@ def _older(state: CurationState, redo: bool) -> Iterator[Work]:
 
 def _older_results(state: CurationState, redo: bool) -> Iterator[Work]:
     """Yield the stages over clips of which an earlier revision of the code made results."""
-    for stage in state.stages:
+    for stage in state.inputs.stages:
         if not stage.earlier:
             continue
-        sources, count, clip_s = _count_clips(state, partial(state.older_results, stage=stage))
+        sources, count, clip_s = _count_clips(state, partial(state.todo.select_older, stage=stage))
         if not count:
             continue
         core_s = _stage_s(state, stage.name, count)
@@ -152,10 +154,10 @@ def _older_results(state: CurationState, redo: bool) -> Iterator[Work]:
 
 def _decided_work(state: CurationState, redo: bool, changes: bool) -> Iterator[Work]:
     """Yield deduplication and shards where an earlier revision of the code decided them."""
-    if state.dataset is None:
+    if state.inputs.dataset is None:
         return
-    was, clips = revisions_of(state.dataset), state.dataset.manifest.totals
-    for name, now in state.config.revisions().items():
+    was, clips = revisions_of(state.inputs.dataset), state.inputs.dataset.manifest.totals
+    for name, now in state.inputs.config.revisions().items():
         if was.get(name, 0) == now:
             continue
         done = redo or (changes and name == "dedup")
@@ -173,17 +175,17 @@ def _decided_work(state: CurationState, redo: bool, changes: bool) -> Iterator[W
 
 def _stage_s(state: CurationState, name: str, clips: int) -> float | None:
     """Return the seconds of workers for a stage over clips, by what earlier runs measured; None if none did."""
-    note = state.ledger.notes.read(RUN) or {}
+    note = state.inputs.ledger.notes.read(RUN) or {}
     each_s = note.get("seconds_per_clip", {}).get(name)
     return None if each_s is None else each_s * clips
 
 
 def _count_clips(state: CurationState, select: Callable[[int, pa.Table], Mask]) -> tuple[int, int, float]:
     """Return the number of sources, clips and seconds of clips that are wanted of all partitions."""
-    state.place_results()
+    state.results.place()
     sources, count, clip_s = 0, 0, 0.0
-    for partition in range(state.closed.partitions):
-        clips = state.closed.clips(partition)
+    for partition in range(state.results.closed.partitions):
+        clips = state.results.closed.clips(partition)
         clips = filter_rows(clips, select(partition, clips))
         sources += len(np.unique(column(clips, "source").to_numpy()))
         count, clip_s = count + len(clips), clip_s + float(column(clips, "duration_s").to_numpy().sum())
@@ -191,12 +193,12 @@ def _count_clips(state: CurationState, select: Callable[[int, pa.Table], Mask]) 
 
 
 def _scores(state: CurationState, redo: bool) -> Iterator[Work]:
-    lacking = state.closed.lacking & state.numbered(state.sources.keys())
+    lacking = state.results.closed.lacking & state.inputs.select_sources(state.inputs.sources.keys())
     if redo:
-        lacking &= ~state.closed.older
+        lacking &= ~state.results.closed.older
     if not lacking.any():
         return
-    clips, clip_s = _clips(state.closed, lacking)
+    clips, clip_s = _clips(state.results.closed, lacking)
     names, count = ", ".join(sorted(ADDED)), int(lacking.sum())
     now = redo or wants_scores(state)
     sentence = f"{pluralize(clips, 'clip')} ({_time(clip_s)}) of {pluralize(count, 'source')} made before this version"
@@ -211,10 +213,10 @@ def _scores(state: CurationState, redo: bool) -> Iterator[Work]:
 
 
 def _sources(state: CurationState, before: Mapping[str, Any]) -> Iterator[Work]:
-    waiting = state.closed.unclosed() & state.sources.keys()
+    waiting = state.results.closed.unclosed() & state.inputs.sources.keys()
     if not waiting:
         return
-    unclosed = state.numbered(waiting)
+    unclosed = state.inputs.select_sources(waiting)
     earlier_closed, changed = _before(state, before), _changed_keys(state, before)
     again = (
         unclosed & earlier_closed.closed
@@ -244,11 +246,13 @@ def _before(state: CurationState, before: Mapping[str, Any]) -> ClosedSources | 
         )
     except ValidationError:
         return None
-    return ClosedSources(state.ledger, config_digest(config), state.listed, list(earlier_digests(config)))
+    return ClosedSources(
+        state.inputs.ledger, config_digest(config), state.inputs.listed, list(earlier_digests(config))
+    )
 
 
 def _changed_keys(state: CurationState, before: Mapping[str, Any]) -> list[str]:
-    now = state.config.content()
+    now = state.inputs.config.content()
     sections = SourceStageConfig.model_fields
     was, this = ({name: values.get(name) for name in sections} for values in (before, now))
     return sorted(key for key, *_ in differences(was, this))
@@ -258,11 +262,11 @@ def _stages(state: CurationState) -> Iterator[Work]:
     """Yield the stages over clips of which nothing is known under their present configuration, code and models."""
     new = [
         stage
-        for stage in state.stages
-        if stage.fingerprint not in state.ledger.entries.fingerprints(stage.name)
+        for stage in state.inputs.stages
+        if stage.fingerprint not in state.inputs.ledger.entries.fingerprints(stage.name)
     ]
     for stage in new:
-        sources, count, clip_s = _count_clips(state, partial(state.todo, stages=[stage]))
+        sources, count, clip_s = _count_clips(state, partial(state.todo.select_lacking, stages=[stage]))
         if count:
             core_s = _stage_s(state, stage.name, count)
             sentence = (

@@ -20,7 +20,7 @@ from reelweave.curate.run.curate import curate
 from reelweave.curate.run.shard import WriteShard
 from reelweave.curate.run.stages.clip_stages import caption_identity
 from reelweave.curate.run.stages.model_stages import model_stages
-from reelweave.curate.run.state import CurationState
+from reelweave.curate.run.state.curation_state import CurationState
 from reelweave.curate.run.tables.closed import ClosedSources
 from reelweave.curate.run.tables.partitions import Partitions
 from reelweave.curate.source_pass.cut_source import STAGE, arrays_name, source_id
@@ -46,8 +46,8 @@ def work_done(folder: Path) -> None:
     """Leave what workers leave: some sources twice under two names, and some clips with the same bytes."""
     make_list(folder, SOURCES)
     ledger = Ledger(open_storage(folder / "dataset"))
-    state = CurationState(config(), ledger, [], None, model_stages(config()), {})
-    [captions] = state.stages
+    state = CurationState.of(config(), ledger, [], None, model_stages(config()), {})
+    [captions] = state.inputs.stages
     clips = folder / "dataset/.ledger/clips"
     clips.mkdir(parents=True)
     summaries, results = {}, {}
@@ -63,14 +63,14 @@ def work_done(folder: Path) -> None:
             clips.joinpath(f"{record.clip_id}.mp4").write_bytes(record.sha256.encode())
             task = clip_task(source, summary, record)
             results[caption_identity(task)] = Caption(f"a film of {record.key}", "input")
-        ledger.blobs.write_arrays(arrays_name(source, state.cut.fingerprint), arrays)
+        ledger.blobs.write_arrays(arrays_name(source, state.inputs.cut.fingerprint), arrays)
         summaries[source_id(source)] = summary
     half = SOURCES // 2
     for some in (
         list(summaries)[:half],
         list(summaries)[half - 5 :],
     ):  # a later segment replaces an earlier one
-        ledger.entries.append(STAGE, state.cut.fingerprint, {name: summaries[name] for name in some})
+        ledger.entries.append(STAGE, state.inputs.cut.fingerprint, {name: summaries[name] for name in some})
     ledger.entries.append(captions.name, captions.fingerprint, results)
 
 
@@ -140,11 +140,11 @@ def test_without_perceptual_duplicates_no_arrays_are_read(
     work_done(tmp_path)
     sources = list_sources([str(tmp_path / "list.csv")], config().storage)
     asked = config(dedup={"perceptual": {"enabled": False}})
-    state = CurationState(
+    state = CurationState.of(
         asked, Ledger(open_storage(tmp_path / "dataset")), sources, None, model_stages(asked), {}
     )
     monkeypatch.setattr(LedgerBlobs, "many_arrays", lambda *_: pytest.fail("arrays were read"))
-    states = state.verdict(state.sources.keys(), set()).read(0).column("state").to_pylist()
+    states = state.verdict.decide(state.inputs.sources.keys(), set()).read(0).column("state").to_pylist()
     assert {"kept", "duplicate"} <= set(states)
 
 
