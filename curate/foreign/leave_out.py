@@ -9,7 +9,8 @@ from pathlib import Path
 from reelweave.curate.foreign.tar import note_path, read_local, write_local
 from reelweave.loader.dataset import Manifest, Removal
 from reelweave.loader.dataset.manifest import ShardEntry
-from reelweave.loader.dataset.publishing.foreign import TarIndex, publish_foreign
+from reelweave.loader.dataset.publishing.foreign import publish_foreign
+from reelweave.loader.dataset.publishing.tar_index import TarIndex
 from reelweave.loader.dataset.publishing.writer import SIDECARS
 from reelweave.loader.errors import RunError
 from reelweave.loader.storage import Storage

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from reelweave.curate.foreign.tar import CUT_CAPTION, ENDS_ITS_READER, MARKS, NO_MEDIA, note_path
 from reelweave.loader.dataset.manifest import Manifest
-from reelweave.loader.dataset.publishing.foreign import TarIndex
+from reelweave.loader.dataset.publishing.tar_index import TarIndex
 from reelweave.loader.dataset.tars.media import MAX_CAPTION_CHARS, MEDIA, media_alike
 from reelweave.loader.text import pluralize
 

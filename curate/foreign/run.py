@@ -16,7 +16,8 @@ from reelweave.curate.foreign.remarks import reasons_of, remarks
 from reelweave.curate.foreign.tar import NOTES, note_path, read_local, write_local
 from reelweave.loader.base.processors import processors
 from reelweave.loader.dataset.manifest import MANIFEST, Foreign, Manifest, read_manifest, table_path
-from reelweave.loader.dataset.publishing.foreign import TarIndex, publish_foreign
+from reelweave.loader.dataset.publishing.foreign import publish_foreign
+from reelweave.loader.dataset.publishing.tar_index import TarIndex
 from reelweave.loader.dataset.publishing.writer import SIDECARS
 from reelweave.loader.dataset.schema import TABLES
 from reelweave.loader.dataset.tars.card import CARD, card_of_tars, place_card

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from reelweave.curate.foreign.probe import PROBE_VERSION, probe
 from reelweave.curate.frames.source import SourceError
-from reelweave.loader.dataset.publishing.foreign import TAR_TABLE, TarIndex
+from reelweave.loader.dataset.publishing.tar_index import TAR_TABLE, TarIndex
 from reelweave.loader.dataset.schema import OPTIONAL, Row
 from reelweave.loader.dataset.tables.parquet import to_table
 from reelweave.loader.dataset.tars.media import NO_CAPTION, media_suffix, shortened, whole_caption

@@ -4,8 +4,7 @@ The tars are only read. A parquet file per tar stores the result of one pass ove
 once. Index, accounting and manifest follow from these files alone.
 """
 
-import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,9 +32,10 @@ from reelweave.loader.dataset.manifest import (
 )
 from reelweave.loader.dataset.publishing.payload import Payload, entry_of
 from reelweave.loader.dataset.publishing.publication import IndexMaker, read_once, write_accounting
+from reelweave.loader.dataset.publishing.tar_index import TarIndex, select_whole
 from reelweave.loader.dataset.publishing.writer import publish_files
 from reelweave.loader.dataset.schema import ACCOUNTING, INDEX, SCORES, TABLES
-from reelweave.loader.dataset.shard import ShardRecord, idx_bytes
+from reelweave.loader.dataset.shard import ShardRecord
 from reelweave.loader.dataset.tables.parquet import (
     ParquetWriter,
     batches_of_parquet,
@@ -50,89 +50,9 @@ from reelweave.loader.dataset.tars.members import media_members
 from reelweave.loader.storage.base import Storage
 from reelweave.loader.storage.scratch import Scratch
 
-TAR_TABLE = INDEX.append(pa.field("sample_crc32", pa.uint32(), nullable=False)).append(
-    pa.field("reason", pa.string(), nullable=False)
-)
-"""Schema with one row per sample of a tar in its order; ``reason`` says why a sample is unusable, or is empty."""
-
 STAGE = "index"
 _KEYS = pa.schema([("key", pa.string()), ("place", pa.int64())])
-_FACTS = b"reelweave"
 _THREADS = 16
-
-
-@dataclass(frozen=True, eq=False)
-class TarIndex:
-    """Result of one pass over a tar.
-
-    Attributes:
-        path: path of the tar.
-        size: size of the tar in bytes.
-        version: version of the object in its storage.
-        sha256: checksum of the whole tar.
-        damage: damages of the tar itself, one sentence each.
-        probe: version of the code that made the pass.
-        rows: number of its samples.
-        read: function that reads the columns ``TAR_TABLE``; samples with a missing end have size 0.
-        qualified: True if the keys in ``table`` are prefixed by the tar's path; they never are in the file.
-    """
-
-    path: str
-    size: int
-    version: str
-    sha256: str
-    damage: tuple[str, ...]
-    probe: int
-    rows: int
-    read: Callable[[], pa.Table]
-    qualified: bool = False
-
-    @staticmethod
-    def of(
-        path: str, size: int, version: str, sha256: str, damage: tuple[str, ...], probe: int, table: pa.Table
-    ) -> "TarIndex":
-        """Return the result with a table in memory."""
-        return TarIndex(path, size, version, sha256, damage, probe, len(table), lambda: table)
-
-    @property
-    def table(self) -> pa.Table:
-        """Columns ``TAR_TABLE``, read each time."""
-        table = self.read()
-        if not self.qualified:
-            return table
-        key = pc.binary_join_element_wise(qualifier(self.path), table.column("key"), "")
-        return table.set_column(table.schema.get_field_index("key"), INDEX.field("key"), key)
-
-    def to_bytes(self) -> bytes:
-        """Return the content as a parquet file."""
-        names = ("path", "size", "version", "sha256", "damage", "probe")
-        facts = json.dumps({name: getattr(self, name) for name in names})
-        return to_parquet(self.table.replace_schema_metadata({_FACTS: facts}))
-
-    @staticmethod
-    def from_bytes(data: bytes) -> "TarIndex | None":
-        """Parse such a file; None if it is invalid or of another version of this code."""
-        try:
-            table = from_parquet(data)
-            facts = json.loads((table.schema.metadata or {})[_FACTS])
-            table = table.replace_schema_metadata(None)
-            if not table.schema.equals(TAR_TABLE):
-                return None
-            return TarIndex.of(**{**facts, "damage": tuple(facts["damage"])}, table=table)
-        except (pa.ArrowException, OSError, ValueError, KeyError, TypeError):
-            return None
-
-    @property
-    def whole(self) -> pa.Table:
-        """Rows of the samples that are complete in the tar."""
-        return _whole(self.table)
-
-    @property
-    def idx(self) -> bytes:
-        """Content of the tar's ``.idx`` file."""
-        complete = self.whole
-        offsets, sizes = (complete.column(name).to_pylist() for name in ("offset", "size"))
-        return idx_bytes(offsets, offsets[-1] + sizes[-1] if offsets else 0)
 
 
 def publish_foreign(
@@ -282,10 +202,6 @@ def _of_several(keys: pa.Table, new: NDArray[np.bool_]) -> bool:
     return bool((in_several[pairs // len(new)] & new[pairs % len(new)]).any())
 
 
-def _whole(table: pa.Table) -> pa.Table:
-    return table.filter(pc.greater(table.column("size"), 0))
-
-
 def _usable(table: pa.Table) -> pa.BooleanArray:
     return pc.equal(table.column("reason").combine_chunks(), "")
 
@@ -381,7 +297,7 @@ def _energon(tars: Sequence[TarIndex], retained: Sequence[NDArray[np.bool_]]) ->
     for tar, usable in zip(tars, retained, strict=True):
         table = tar.table
         in_tar = np.asarray(pc.greater(table.column("size"), 0))
-        samples = _whole(table).select(columns)
+        samples = select_whole(table).select(columns)
         rows = samples.filter(pa.array(usable[in_tar]))
         indices = np.flatnonzero(usable[in_tar]).tolist()
         used = set(rows.column("key").to_pylist())
