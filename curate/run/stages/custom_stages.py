@@ -24,13 +24,13 @@ from reelweave.curate.models.custom.types import Clip, CustomStage, Embedded, St
 from reelweave.curate.models.device import one_thread, pick_device
 from reelweave.curate.models.embed import pool_frames
 from reelweave.curate.models.hub import local_folder
+from reelweave.curate.run.clip_verdict import caption_of
 from reelweave.curate.run.stages.clip_stages import ClipStage, Identity, ReadClip, clip_identity
 from reelweave.curate.run.stages.judge import Judge
 from reelweave.curate.run.stages.model_stage import ModelStage
 from reelweave.curate.run.tables.clips import clip_ids
 from reelweave.curate.run.tables.closed import ClosedSources
 from reelweave.curate.run.tables.columns import column
-from reelweave.curate.run.verdict import caption_of
 from reelweave.curate.source_pass.tasks import ClipTask
 from reelweave.loader.errors import RunError, UsageError, first_line
 

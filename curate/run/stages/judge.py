@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from reelweave.curate.config import ShardConfig
 from reelweave.curate.filters import FilterConfig
 from reelweave.curate.ledger.records import ClipResult, Record
-from reelweave.curate.run.verdict import judge_record
+from reelweave.curate.run.clip_verdict import judge_record
 from reelweave.curate.source_pass.tasks import ClipTask
 
 
@@ -29,5 +29,5 @@ class Judge:
         return self.judged(task.record, task.found).state == "kept"
 
     def judged(self, record: Record, results: Mapping[str, ClipResult]) -> Record:
-        """Return the record after its results; see `reelweave.curate.run.verdict.judge_record`."""
+        """Return the record after its results; see `reelweave.curate.run.clip_verdict.judge_record`."""
         return judge_record(record, results, self.filters, self.shard, self.scores)

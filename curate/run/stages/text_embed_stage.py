@@ -14,13 +14,13 @@ from reelweave.curate.ledger.ledger import Ledger
 from reelweave.curate.ledger.records import TextEmbedding
 from reelweave.curate.models.hub import local_folder
 from reelweave.curate.models.text_embed import Array, TextEmbedConfig, TextEmbedder
+from reelweave.curate.run.clip_verdict import caption_of
 from reelweave.curate.run.stages.clip_stages import ClipStage, Identity, ReadClip
 from reelweave.curate.run.stages.custom_stages import CAPTIONS
 from reelweave.curate.run.stages.judge import Judge
 from reelweave.curate.run.stages.model_stage import ModelStage
 from reelweave.curate.run.tables.closed import ClosedSources
 from reelweave.curate.run.tables.columns import column
-from reelweave.curate.run.verdict import caption_of
 from reelweave.curate.source_pass.tasks import ClipTask
 from reelweave.loader.dataset.shard import npy_bytes
 

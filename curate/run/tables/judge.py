@@ -1,4 +1,4 @@
-"""State of every clip after its own scores and results: `reelweave.curate.run.verdict.judge_record` over columns."""
+"""State of every clip by its own scores and results: `reelweave.curate.run.clip_verdict.judge_record` over columns."""
 
 from collections.abc import Mapping, Sequence
 
@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from reelweave.curate.config import BinConfig, ShardConfig
 from reelweave.curate.filters import FilterConfig
 from reelweave.curate.filters.decision import Threshold, by_stage
+from reelweave.curate.run.clip_verdict import split_of
 from reelweave.curate.run.tables.clips import KEPT, SCORE, score_names
 from reelweave.curate.run.tables.columns import Mask, column, equal, mask_of, repeat_value, replace_values
 from reelweave.curate.run.tables.results import there
-from reelweave.curate.run.verdict import split_of
 from reelweave.loader.text import count_tokens
 
 _IN_WORDS = np.zeros(256, bool)
@@ -181,7 +181,7 @@ def _ascii_words(texts: pa.Array) -> NDArray[np.int32]:
 
 
 def _bins(clips: pa.Table, config: BinConfig) -> pa.Array:
-    """Return the bin of each clip; see `reelweave.curate.run.verdict.bin_of`."""
+    """Return the bin of each clip; see `reelweave.curate.run.clip_verdict.bin_of`."""
     width, height = (column(clips, name).to_numpy() for name in ("width", "height"))
     values = {
         "aspect": width / height,

@@ -26,6 +26,7 @@ from reelweave.curate.ledger.records import (
     to_columns,
 )
 from reelweave.curate.models.clip_frames import Fault
+from reelweave.curate.run.clip_verdict import judge_record as judged_record
 from reelweave.curate.run.shard import ShardPlan, plan_shards
 from reelweave.curate.run.tables.clips import KEPT, concat_clips, from_records, scores_map, to_records
 from reelweave.curate.run.tables.columns import column
@@ -34,7 +35,6 @@ from reelweave.curate.run.tables.judge import judge_clips, token_counts
 from reelweave.curate.run.tables.kept import KeptClips, half_digests
 from reelweave.curate.run.tables.results import RESULTS, from_entries, to_results
 from reelweave.curate.run.tables.samples import samples_of, vector_column, vectors_of
-from reelweave.curate.run.verdict import judge_record as judged_record
 from reelweave.curate.sources.inputs import SourceRef
 from reelweave.loader.errors import RunError
 from reelweave.loader.text import count_tokens
