@@ -201,9 +201,8 @@ def _scores(state: CurationState, redo: bool) -> Iterator[Work]:
     clips, clip_s = _clips(state.results.closed, lacking)
     names, count = ", ".join(sorted(ADDED)), int(lacking.sum())
     now = redo or wants_scores(state)
-    sentence = f"{pluralize(clips, 'clip')} ({_time(clip_s)}) of {pluralize(count, 'source')} made before this version"
-    " of"
-    sentence += f" the scores {names}"
+    sentence = f"{pluralize(clips, 'clip')} ({_time(clip_s)}) of {pluralize(count, 'source')}"
+    sentence += f" made before this version of the scores {names}"
     sentence += (
         "; they are measured now, and no source is read"
         if now
