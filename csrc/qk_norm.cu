@@ -12,7 +12,7 @@
 #define REEL_QK_TYPE(x, X)            \
     REEL_QK_KIND(head, false, x, X)   \
     REEL_QK_KIND(across, true, x, X)  \
-    REEL_KERNEL(reduce_qk_weights_##x, reel::QkReduceArgs, (reel::kReduceThreads), reel::reduce_qk_weights<X>)
+    REEL_KERNEL(qk_norm_weights_##x, reel::QkReduceArgs, (reel::kReduceThreads), reel::qk_norm_weights<X>)
 
 REEL_QK_TYPE(bf16, __nv_bfloat16)
 REEL_QK_TYPE(f16, __half)

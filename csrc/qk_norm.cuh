@@ -360,7 +360,7 @@ __device__ __forceinline__ void qk_backward(const QkNormArgs& args) {
 
 // Second stage, grid (2, tiles of columns): a block adds the blocks' sums up.
 template <typename M>
-__device__ __forceinline__ void reduce_qk_weights(const QkReduceArgs& args) {
+__device__ __forceinline__ void qk_norm_weights(const QkReduceArgs& args) {
     const int which = blockIdx.x, columns = args.columns[which], column = blockIdx.y * blockDim.x + threadIdx.x;
     if (!args.dweight[which]) return;
     float total[1];

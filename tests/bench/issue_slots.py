@@ -16,7 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from reelweave.loader.errors import RunError
-from reelweave.train.kernels.cuda import gates, launch, launch_qk, rules
+from reelweave.train.kernels.cuda import gates, host_qk, launch, rules
 from reelweave.train.kernels.cuda.gates import Cubin, Resources
 from reelweave.train.kernels.cuda.launch import Direction, Family
 from tests.bench.sass.counts import RowCost, row_cost
@@ -91,7 +91,9 @@ def read(cubins: Sequence[Cubin]) -> Compiled:
 
 
 def _modelled(name: str) -> bool:
-    return "_bf16_f32" in name or (name.startswith("qk_norm") and name.endswith("_bf16"))
+    return "_bf16_f32" in name or (
+        name.startswith(("qk_norm_forward", "qk_norm_backward")) and name.endswith("_bf16")
+    )
 
 
 def disassembled(cubin: Cubin) -> str:
@@ -214,12 +216,12 @@ class Costs:
 
     def pair(self, direction: Direction, dim: int, across: bool) -> Case | None:
         """Return the launch of queries and keys, `dim` channels of each; None where it is not served."""
-        found = launch_qk.pair_launch(
+        found = host_qk.pair_launch(
             direction, dim // HEAD, HEAD, "bf16", across, not across, True, SHARED_LIMIT
         )
         if found is None:
             return None
-        name = launch_qk.kernel_name(direction, across, "bf16")
+        name = host_qk.kernel_name(direction, across, "bf16")
         stages = launch.ring_rows(2 if direction == "forward" else 4)
         kernel = self.kernel(
             name,

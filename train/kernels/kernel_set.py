@@ -1,36 +1,34 @@
-"""Operators of one provider."""
+"""Operators of one provider, and the references of all operators."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
+REFERENCES: dict[str, Callable[..., Any]] = {}
+"""Forward and backward of each imported operator in plain PyTorch, by name (`reelweave.train.kernels.providers`)."""
+
 
 @dataclass(frozen=True)
 class Kernels:
-    """Operators of one provider, and the tensors that it supports; each returns None where it has no kernel.
+    """Operators of one provider, and the tensors that it supports; attributes of their names, too.
 
     Attributes:
         serves: returns True for supported tokens and numerics.
-        norm_modulate: signature of `reelweave.train.kernels.norm_modulate.reference.forward`.
-        norm_modulate_backward: signature of `reelweave.train.kernels.norm_modulate.reference.backward`.
-        gate_norm_modulate: signature of `reelweave.train.kernels.gate_norm_modulate.reference.forward`.
-        gate_norm_modulate_backward: signature of `reelweave.train.kernels.gate_norm_modulate.reference.backward`.
-        qk_norm: signature of `reelweave.train.kernels.qk_norm.reference.forward`.
-        qk_norm_backward: signature of `reelweave.train.kernels.qk_norm.reference.backward`.
+        operators: by name, with the signatures of `REFERENCES`; each returns None where it has no kernel.
         checks: True if operators check their arguments, once for each layout.
     """
 
     serves: Callable[[torch.Tensor, str], bool]
-    norm_modulate: Callable[..., Any]
-    norm_modulate_backward: Callable[..., Any]
-    gate_norm_modulate: Callable[..., Any]
-    gate_norm_modulate_backward: Callable[..., Any]
-    qk_norm: Callable[..., Any]
-    qk_norm_backward: Callable[..., Any]
+    operators: Mapping[str, Callable[..., Any]]
     checks: bool = False
 
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if name == "operators" or name not in self.operators:
+            raise AttributeError(name)
+        return self.operators[name]
 
-OPERATORS = tuple(field.name for field in fields(Kernels) if field.name not in ("serves", "checks"))
-"""Names of the operators in `Kernels`."""
+    def replaced(self, **operators: Callable[..., Any]) -> "Kernels":
+        """Return these operators with some replaced."""
+        return replace(self, operators={**self.operators, **operators})

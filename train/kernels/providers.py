@@ -10,13 +10,13 @@ import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import torch
 
 from reelweave.loader.errors import RunError, UsageError, first_line
-from reelweave.train.kernels.kernel_set import Kernels
+from reelweave.train.kernels.kernel_set import REFERENCES, Kernels
 
 VARIABLE = "REELWEAVE_KERNELS"
 _AS_IT_IS = nullcontext()
@@ -109,6 +109,14 @@ def load(providers: Sequence[Provider], forced: str | None) -> LoadedProvider:
         candidates.remove(provider)
 
 
+def registered(
+    operator: str, reference: Callable[..., tuple[torch.Tensor, ...]], index: int
+) -> Callable[..., tuple[torch.Tensor, ...]]:
+    """Register the reference of an operator, and return `run` with these arguments."""
+    REFERENCES[operator] = reference
+    return partial(run, operator, reference, index)
+
+
 def run(
     operator: str,
     reference: Callable[..., tuple[torch.Tensor, ...]],
@@ -118,14 +126,14 @@ def run(
     """Run an operator of the provider in use, or its reference where that has no kernel; without autocast.
 
     Args:
-        operator: field of `Kernels`.
+        operator: name in `REFERENCES`.
         reference: the same in plain PyTorch, for all tensors.
         index: index of the argument whose device and dtype decide.
         arguments: arguments of both; the last one is the rounding mode.
     """
     x, kernels = arguments[index], chosen().kernels
     if kernels is not None and kernels.serves(x, arguments[-1]):
-        outputs: tuple[Any, ...] | None = getattr(kernels, operator)(*arguments)
+        outputs: tuple[Any, ...] | None = kernels.operators[operator](*arguments)
         if outputs is not None:
             return outputs
     with _without_autocast(x):

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from reelweave.train.kernels.cuda import launch, launch_qk
-from reelweave.train.kernels.cuda.launch_qk import Heads, HeadStrides, QkNormArgs, QkReduceArgs
+from reelweave.train.kernels.cuda import host_qk, launch
+from reelweave.train.kernels.cuda.host_qk import Heads, HeadStrides, QkNormArgs, QkReduceArgs
 from tests.train.kernels.emulated import NAME, pointer, run
 
 
@@ -65,7 +65,7 @@ class EmulatedPair:
                 (ctypes.c_int * 2)(*columns),
             )
             name, block = (
-                f"reduce_qk_weights_{NAME[weight.dtype]}",
+                f"qk_norm_weights_{NAME[weight.dtype]}",
                 launch.reduce_block(2, max(columns), sum(blocks)),
             )
             run(self.kernels, name, args, (2, -(-max(columns) // block[0])), block, seed=self.seed)
@@ -73,7 +73,7 @@ class EmulatedPair:
 
     def blocks(self, pair: Pair) -> list[int]:
         rows = [x.shape[0] * x.shape[1] for x, _ in pair.sides()]
-        per_block = launch_qk.rows_per_block(rows[0], rows[1], self.resident)
+        per_block = host_qk.rows_per_block(rows[0], rows[1], self.resident)
         return [launch.blocks(n, per_block) for n in rows]
 
     def launch(
@@ -88,7 +88,7 @@ class EmulatedPair:
         x, width = NAME[pair.q_BLHd.dtype], pair.q_BLHd.shape[3]
         heads = max(side.shape[2] for side, _ in pair.sides())
         turns_halves = pair.rotation is not None and not pair.interleaved
-        geometry = launch_qk.pair_launch(
+        geometry = host_qk.pair_launch(
             direction, heads, width, x, pair.across_heads, turns_halves, True, 227 << 10
         )
         assert geometry is not None
@@ -113,7 +113,7 @@ class EmulatedPair:
             *map(pointer, (cos, sin)),
             0 if cos is None or cos.dim() == 2 else cos.stride(0),
             0 if cos is None else cos.stride(-2),
-            launch_qk.rows_per_block(rows[0], rows[1], self.resident),
+            host_qk.rows_per_block(rows[0], rows[1], self.resident),
             blocks[0],
             width,
             geometry.lanes,
@@ -121,7 +121,7 @@ class EmulatedPair:
             any(weight is not None and weight.dtype == torch.float32 for _, weight in pair.sides()),
             1e-6,
         )
-        name = launch_qk.kernel_name(direction, pair.across_heads, x)
+        name = host_qk.kernel_name(direction, pair.across_heads, x)
         grid, block = (sum(blocks), 1), (geometry.threads, 1)
         run(self.kernels, name, args, grid, block, geometry.shared_bytes, self.seed)
 

@@ -85,7 +85,7 @@ def test_rows_travel_in_sixteen_bytes_and_never_through_local_memory(cubins: Seq
                 assert opcodes == [], "there are no clusters: the kernel must be empty"
             elif "_tiled_" in name:
                 tiled += bool(gates.narrow(opcodes))
-            elif name.startswith("reduce"):
+            elif name.startswith(("reduce", "qk_norm_weights")):
                 assert not gates.local(opcodes)
             else:
                 seen += 1

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from reelweave.train.kernels.cuda import launch_qk
+from reelweave.train.kernels.cuda import host_qk
 from reelweave.train.kernels.cuda.launch import Dtype
 from tests.thorough import but
 from tests.train.kernels.emulated import CSRC, NAME, TORCH_DTYPE, build, cuda_headers
@@ -187,7 +187,7 @@ def test_the_emulator_sees_what_is_broken(mutant: str, tmp_path: Path) -> None:
     source.write_text(
         (CSRC / "qk_norm.cu").read_text().split("REEL_QK_TYPE(bf16")[0]
         + f"REEL_QK_KIND({'across, true' if weights == 'all' else 'head, false'}, bf16, __nv_bfloat16)\n"
-        "REEL_KERNEL(reduce_qk_weights_f32, reel::QkReduceArgs, (512), reel::reduce_qk_weights<float>)\n"
+        "REEL_KERNEL(qk_norm_weights_f32, reel::QkReduceArgs, (512), reel::qk_norm_weights<float>)\n"
     )
     with pytest.raises(AssertionError, match="beyond rounding"):
         check(
@@ -201,9 +201,9 @@ def test_the_emulator_sees_what_is_broken(mutant: str, tmp_path: Path) -> None:
     ("heads", "width"), [(12, 128), (24, 128), (40, 128), (64, 128), (16, 72), (3, 32), (30, 256)]
 )
 def test_the_block_covers_the_row(heads: int, width: int, x: Dtype, across: bool) -> None:
-    found = launch_qk.pair_launch("backward", heads, width, x, across, False, True, 163 << 10)
+    found = host_qk.pair_launch("backward", heads, width, x, across, False, True, 163 << 10)
     assert found is not None
-    vectors, pairs = width * launch_qk.DTYPE_BYTES[x] // 16, 2 if x == "f32" else 1
+    vectors, pairs = width * host_qk.DTYPE_BYTES[x] // 16, 2 if x == "f32" else 1
     assert 2 * found.lanes >= vectors
     assert heads * found.lanes <= found.threads * pairs < heads * found.lanes + 32 * pairs
     assert across or 32 % found.lanes == 0
@@ -223,11 +223,11 @@ def test_what_the_kernels_do_not_serve_is_said(change: dict[str, object]) -> Non
         "halves_rotate": True,
         "aligned": True,
     }
-    assert launch_qk.pair_launch("forward", **known, shared_limit=163 << 10) is not None
-    assert launch_qk.pair_launch("forward", **known | change, shared_limit=163 << 10) is None
+    assert host_qk.pair_launch("forward", **known, shared_limit=163 << 10) is not None
+    assert host_qk.pair_launch("forward", **known | change, shared_limit=163 << 10) is None
 
 
 @pytest.mark.parametrize(("q_rows", "k_rows"), [(1, 1), (64_000, 512), (0, 9), (131, 133), (8192, 8192)])
 def test_no_more_blocks_than_fit(q_rows: int, k_rows: int) -> None:
-    per_block = launch_qk.rows_per_block(q_rows, k_rows, 132)
-    assert launch_qk.launch.blocks(q_rows, per_block) + launch_qk.launch.blocks(k_rows, per_block) <= 132
+    per_block = host_qk.rows_per_block(q_rows, k_rows, 132)
+    assert host_qk.launch.blocks(q_rows, per_block) + host_qk.launch.blocks(k_rows, per_block) <= 132

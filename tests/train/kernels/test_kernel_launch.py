@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from reelweave.train.kernels.cuda import launch, launch_qk
+from reelweave.train.kernels.cuda import host_qk, launch
 from reelweave.train.kernels.cuda.launch import Dtype
 from reelweave.train.kernels.cuda.rules import struct
 from tests.train.kernels.emulated import CSRC
@@ -154,7 +154,7 @@ def test_heads_are_read_by_strides_of_dimensions_longer_than_one() -> None:
         *(base, base[:1], base[:, :1], base[:, :, 1:2], base.transpose(1, 2), base[:, :, :, ::2]),
         *(base[..., :1], base[..., 0, None].expand(4, 6, 3, 16), base[:, :0]),
     )
-    strides = {launch_qk.head_strides(view.shape, view.stride()) for view in views}
+    strides = {host_qk.head_strides(view.shape, view.stride()) for view in views}
     assert {None, (288, 48, 16), (0, 48, 16), (288, 0, 16), (288, 48, 0), (288, 16, 48)} <= strides
 
 

@@ -16,9 +16,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from reelweave.loader.errors import RunError
+from reelweave.train.kernels.cuda.sources import CSRC
 
 ARCHITECTURES = (80, 90, 100)
-SOURCES = ("layer_norm_modulate.cu", "gate_residual_norm_modulate.cu", "qk_norm.cu", "reduce.cu")
+SOURCES = tuple(sorted(path.name for path in CSRC.glob("*.cu")))
 # This -Werror is an option of ptxas, without an nvcc equivalent in release 13.
 SPILL_GATE = ("-Xptxas", "-v,-warn-spills,-warn-lmem-usage,-Werror")
 

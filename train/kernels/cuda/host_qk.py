@@ -1,18 +1,19 @@
-"""`qk_norm` over the kernels of csrc/qk_norm.cu, launched by the rules of `reelweave.train.kernels.cuda.launch_qk`.
+"""`qk_norm` over the kernels of csrc/qk_norm.cu: calls, plans, and the rules of launches.
 
-For what the kernels do not take (`launch_qk.pair_launch`) both passes return None, and the reference computes it. It
-keeps the same statistics, so one may serve the forward and the other the backward.
+One launch serves queries and keys: the first blocks walk the queries, the others the keys, `rows_per_block` rows each.
+For what the kernels do not take (`pair_launch`) both passes return None, and the reference computes it. It keeps the
+same statistics, so one may serve the forward and the other the backward.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from ctypes import Structure, c_int, c_longlong
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 
-from reelweave.train.kernels.cuda import launch, launch_qk
-from reelweave.train.kernels.cuda.launch import VECTOR_BYTES, Direction
-from reelweave.train.kernels.cuda.launch_qk import Heads, HeadStrides, PairLaunch, QkNormArgs, QkReduceArgs
+from reelweave.train.kernels.cuda import launch
+from reelweave.train.kernels.cuda.launch import DTYPE_BYTES, VECTOR_BYTES, WARP, Direction, Dtype
 from reelweave.train.kernels.cuda.launcher import (
     NAMES,
     Launch,
@@ -24,11 +25,29 @@ from reelweave.train.kernels.cuda.launcher import (
     on_one_device,
     template,
 )
+from reelweave.train.kernels.cuda.rules import constant, struct
 from reelweave.train.kernels.shared.heads import check
+
+PAIR_ELEMENTS = constant("PairElements")
+
+HeadStrides, Heads = struct("HeadStrides"), struct("Heads")
+QkNormArgs, QkReduceArgs = struct("QkNormArgs"), struct("QkReduceArgs")
 
 Maybe = torch.Tensor | None
 _Tensors = Sequence[Any]
 """Queries, keys, their weights, cosines and sines; in the backward then the gradients of queries and keys."""
+
+
+@dataclass(frozen=True)
+class PairLaunch:
+    """One launch: `threads` a block, `lanes` threads for a pair of vectors each make a head.
+
+    `shared_bytes` is dynamic shared memory: above 48 KB ask for it first.
+    """
+
+    threads: int
+    lanes: int
+    shared_bytes: int
 
 
 class _Plan(NamedTuple):
@@ -54,6 +73,10 @@ class HeadHost:
     def __init__(self, launcher: Launcher) -> None:
         self._launcher = launcher
         self._forwards, self._backwards = Plans(), Plans()
+
+    def operators(self) -> dict[str, Callable[..., Any]]:
+        """Return the operators by their names."""
+        return {"qk_norm": self.forward, "qk_norm_backward": self.backward}
 
     def forward(
         self,
@@ -162,7 +185,7 @@ class HeadHost:
             return _Plan(None, copies=True)
         q, k, weight_q, weight_k, cos, _, *_ = tensors
         name, launcher = NAMES[q.dtype], self._launcher
-        geometry = launch_qk.pair_launch(
+        geometry = pair_launch(
             direction,
             max(q.shape[2], k.shape[2]),
             q.shape[3],
@@ -174,10 +197,10 @@ class HeadHost:
         )
         if geometry is None:
             return _Plan(None)
-        kernel = launch_qk.kernel_name(direction, across_heads, name)
+        kernel = kernel_name(direction, across_heads, name)
         resident = launcher.resident(kernel, q.device, geometry.threads, geometry.shared_bytes)
         rows = [x.shape[0] * x.shape[1] for x in (q, k)]
-        per_block = launch_qk.rows_per_block(rows[0], rows[1], resident)
+        per_block = rows_per_block(rows[0], rows[1], resident)
         blocks = [launch.blocks(count, per_block) for count in rows]
         args = _arguments(tensors, geometry, per_block, blocks[0], interleaved, eps)
         grid, block = (sum(blocks), 1), (geometry.threads, 1)
@@ -234,12 +257,12 @@ def _second_stage(weight_q: Maybe, weight_k: Maybe, blocks: Sequence[int]) -> li
     args = QkReduceArgs(blocks=(c_longlong * 2)(*blocks), columns=(c_int * 2)(*columns))
     block = launch.reduce_block(2, max(columns), sum(blocks))
     grid = 2, launch.tiles(max(columns), block[0])
-    return [Launch(f"reduce_qk_weights_{NAMES[weight.dtype]}", args, grid, block)]
+    return [Launch(f"qk_norm_weights_{NAMES[weight.dtype]}", args, grid, block)]
 
 
 def _strides(x_BLHd: torch.Tensor) -> tuple[int, int, int]:
     """Return strides of samples, tokens and heads; of no elements any."""
-    return launch_qk.head_strides(x_BLHd.shape, x_BLHd.stride()) or (0, 0, 0)
+    return head_strides(x_BLHd.shape, x_BLHd.stride()) or (0, 0, 0)
 
 
 def _rows_aligned(tensors: _Tensors) -> bool:
@@ -266,5 +289,76 @@ def _dense_heads(x_BLHd: Maybe, dtype: torch.dtype) -> Maybe:
     if x_BLHd is None:
         return None
     x_BLHd = x_BLHd.to(dtype)
-    strides = launch_qk.head_strides(x_BLHd.shape, x_BLHd.stride())
+    strides = head_strides(x_BLHd.shape, x_BLHd.stride())
     return x_BLHd.contiguous() if strides is None else x_BLHd
+
+
+def pair_launch(
+    direction: Direction,
+    heads: int,
+    width: int,
+    x: Dtype,
+    across_heads: bool,
+    halves_rotate: bool,
+    aligned: bool,
+    shared_limit: int,
+) -> PairLaunch | None:
+    """The launch that serves rows of `heads` heads, or None where the kernels do not.
+
+    They hold a row in registers: up to 8192 elements. Wider ones, and heads that do not divide into 16 bytes, belong
+    to no model that trains for long; the reference serves them.
+
+    Args:
+        direction: The pass.
+        heads: Heads of a token; the larger number of q's and k's.
+        width: Width of a head, d.
+        x: Type of the activations.
+        across_heads: The heads of a token are normed together.
+        halves_rotate: There is a rotation, of channels (i, i + d / 2).
+        aligned: Every pointer, token, head and row of angles begins at a multiple of 16 bytes.
+        shared_limit: Shared memory one block may ask for (sharedMemPerBlockOptin), in bytes.
+    """
+    size = VECTOR_BYTES // DTYPE_BYTES[x]
+    vectors, rest = divmod(width, size)
+    if not aligned or not vectors or rest or (halves_rotate and vectors % 2):
+        return None
+    lanes = -(-vectors // 2)
+    if not across_heads:
+        lanes = 1 << (lanes - 1).bit_length()
+        if lanes > WARP:
+            return None
+    pairs = PAIR_ELEMENTS // (2 * size)
+    threads = -(-heads * lanes // (pairs * WARP)) * WARP
+    row_bytes = DTYPE_BYTES[x] * (2 if direction == "backward" else 1)
+    shared_bytes = launch.ring_bytes(row_bytes, PAIR_ELEMENTS, threads)
+    fits = threads <= constant("PairThreads") and shared_bytes <= shared_limit
+    return PairLaunch(threads, lanes, shared_bytes) if fits else None
+
+
+def rows_per_block(q_rows: int, k_rows: int, resident: int) -> int:
+    """Consecutive rows a block walks, of q or of k, when `resident` blocks fit the device at once.
+
+    Args:
+        q_rows: Tokens of the queries, B L.
+        k_rows: Tokens of the keys, B M.
+        resident: Blocks; q and k end in a block of their own each, hence one less counts.
+    """
+    return launch.rows_per_block(q_rows + k_rows, max(1, resident - 1))
+
+
+def head_strides(sizes: Sequence[int], strides: Sequence[int]) -> tuple[int, int, int] | None:
+    """Elements between samples, tokens and heads of [B, L, H, d]; None where channels lie apart and a copy is due.
+
+    A dimension of one has none: what its stride says is never walked, and must not spoil the alignment.
+    """
+    if strides[3] != 1 and sizes[3] != 1:
+        return None
+    sample, token, head = (
+        0 if size == 1 else stride for size, stride in zip(sizes[:3], strides[:3], strict=True)
+    )
+    return sample, token, head
+
+
+def kernel_name(direction: Direction, across_heads: bool, x: Dtype) -> str:
+    """Name of a kernel. The second stage is `qk_norm_weights_` and the type of the weights."""
+    return f"qk_norm_{direction}_{'across' if across_heads else 'head'}_{x}"

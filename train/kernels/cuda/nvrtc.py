@@ -23,8 +23,6 @@ _GATED = {"layer_norm_modulate": "false", "gate_residual_norm_modulate": "true"}
 _PAIR = re.compile(
     r"^(?P<family>[a-z_]+?)_(?:forward|backward)_\w*?(?P<x>bf16|f16|f32)_(?P<m>bf16|f16|f32)(?:_[ev]|$)"
 )
-_FILES = {"reduce_qk_": "qk_norm.cu", "reduce_": "reduce.cu", "qk_norm_": "qk_norm.cu"}
-"""Files of kernels that are compiled as a whole, by the kernels' name prefix."""
 _log = logging.getLogger(__name__)
 
 
@@ -42,14 +40,14 @@ class Unit:
 
 
 def unit_of(kernel: str) -> Unit:
-    """Return the unit of a kernel: its family at its dtypes, or else its whole file of csrc/."""
+    """Return the unit of a kernel: its family at its dtypes, or else the file of csrc/ that its name begins with."""
     match = _PAIR.match(kernel)
     if match and match["family"] in _GATED:
         family, x, m = match["family"], match["x"], match["m"]
         instances = f"REEL_INSTANCES({family}, {_GATED[family]}, {x}, {_TYPES[x]}, {m}, {_TYPES[m]})"
         return Unit(f"{family}_{x}_{m}", f'#include "instances.cuh"\n{instances}\n')
-    file = next(file for beginning, file in _FILES.items() if kernel.startswith(beginning))
-    return Unit(file.removesuffix(".cu"), f'#include "{file}"\n')
+    source = next(path for path in CSRC.glob("*.cu") if kernel.startswith(f"{path.stem}_"))
+    return Unit(source.stem, f'#include "{source.name}"\n')
 
 
 def binary(unit: Unit, architecture: int, folder: Path | None = None) -> bytes:

@@ -5,14 +5,13 @@ rounded h, so that the residual stream and the norm's input never differ. Models
 `gate_residual_norm_modulate`; its backward computes all five gradients in one pass over dh, dout, h and y.
 """
 
-from functools import partial
 from typing import Any
 
 import torch
 from torch.autograd.function import once_differentiable
 
 from reelweave.train.kernels.gate_norm_modulate import reference
-from reelweave.train.kernels.providers import call, checked_by_kernels, run
+from reelweave.train.kernels.providers import call, checked_by_kernels, registered
 from reelweave.train.kernels.shared.norm import Numerics, empty_like, empty_statistics
 from reelweave.train.kernels.shared.rows import check
 from reelweave.train.kernels.shared.traffic import Size
@@ -71,8 +70,8 @@ def saved_bytes(size: Size) -> int:
     return 2 * size.activation + size.statistics + 2 * size.modulation
 
 
-_forward = partial(run, "gate_norm_modulate", reference.forward, 1)
-_backward = partial(run, "gate_norm_modulate_backward", reference.backward, 3)
+_forward = registered("gate_norm_modulate", reference.forward, 1)
+_backward = registered("gate_norm_modulate_backward", reference.backward, 3)
 
 
 @torch.library.custom_op("reelweave::gate_norm_modulate", mutates_args=())

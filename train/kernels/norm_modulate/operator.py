@@ -5,14 +5,13 @@ section 3.3. Models call `layer_norm_modulate`. It saves x and two numbers per t
 unfused operations save x and the normed tokens.
 """
 
-from functools import partial
 from typing import Any, cast
 
 import torch
 from torch.autograd.function import once_differentiable
 
 from reelweave.train.kernels.norm_modulate import reference
-from reelweave.train.kernels.providers import call, checked_by_kernels, run
+from reelweave.train.kernels.providers import call, checked_by_kernels, registered
 from reelweave.train.kernels.shared.norm import Numerics, empty_like, empty_statistics
 from reelweave.train.kernels.shared.rows import check
 from reelweave.train.kernels.shared.traffic import Size
@@ -67,8 +66,8 @@ def saved_bytes(size: Size) -> int:
     return size.activation + size.statistics + size.modulation
 
 
-_forward = partial(run, "norm_modulate", reference.forward, 0)
-_backward = partial(run, "norm_modulate_backward", reference.backward, 0)
+_forward = registered("norm_modulate", reference.forward, 0)
+_backward = registered("norm_modulate_backward", reference.backward, 0)
 
 
 @torch.library.custom_op("reelweave::norm_modulate", mutates_args=())
