@@ -1,7 +1,7 @@
 """Captions: written ones of a source first, then a model's."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -69,13 +69,14 @@ class CaptionStage(ModelStage):
         )
 
 
-@dataclass(frozen=True)
+@dataclass
 class CaptionClips:
     """Function from clips to captions: written ones of their source first, then a model's."""
 
     config: CaptionConfig
     storage: StorageConfig
     captioner: Captioner | None
+    _latest: tuple[tuple[object, ...], Caption | Fault] | None = field(default=None, init=False, repr=False)
 
     def prepare(self, task: ClipTask, read: ReadClip) -> CaptionInput | Caption | Fault:
         """Return the caption of a clip that has a written one, and the model's input for another."""
@@ -96,6 +97,19 @@ class CaptionClips:
         ]
 
     def _written(self, task: ClipTask) -> Caption | Fault:
+        """Return the written caption of a clip; sidecars are asked for once for adjacent clips of one source."""
+        key = (
+            task.record.source,
+            task.listed_in,
+            task.sidecars,
+            task.caption,
+            tuple(sorted(task.tags.items())),
+        )
+        if (latest := self._latest) is None or latest[0] != key:
+            self._latest = latest = (key, self._read_written(task))
+        return latest[1]
+
+    def _read_written(self, task: ClipTask) -> Caption | Fault:
         storage, name = open_object(task.record.source, self.storage, task.listed_in)
         try:
             return find_written(storage, name, task.caption, task.tags, self.config)

@@ -294,6 +294,14 @@ def test_a_connection_to_s3_that_is_lost_for_long_leaves_its_object_undone(
     assert from_s3(bucket, raw) == WHOLE
 
 
+def test_a_store_is_asked_once_for_the_captions_beside_a_film(bucket: FaultyProxy, raw: Path) -> None:
+    config = {**CONFIG.model_dump(), "storage": {"endpoint_url": bucket.url}, "spans": {"max_clip_s": 0.5}}
+    config["spans"] |= {"min_clip_s": 0.2}
+    curate_here(["s3://films/raw"], str(raw.parent / "out"), CurateConfig.model_validate(config))
+    assert len(open_dataset(raw.parent / "out").accounting) > 2 * len(NAMES)
+    assert len(bucket.lines(r"HEAD /films/raw/b\.txt")) == 1
+
+
 @pytest.mark.parametrize("at", [40, 9_000])
 @pytest.mark.parametrize("etag", [False, True])
 def test_bits_that_flip_on_the_way_from_s3_are_read_again(
