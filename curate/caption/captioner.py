@@ -102,9 +102,9 @@ class Captioner:
 
     def answer(self, views: Sequence[CaptionInput | Fault]) -> list[Caption | Fault]:
         """Return a caption for each input, and each fault as it is."""
-        return self._finished(self._drafted(views))
+        return self._finished(self._join_drafts(views))
 
-    def _drafted(self, views: Sequence[CaptionInput | Fault]) -> list[JoinedCaption | Fault]:
+    def _join_drafts(self, views: Sequence[CaptionInput | Fault]) -> list[JoinedCaption | Fault]:
         """Join the answers for all windows of each clip."""
         asks = [_asks(view, self._config) if isinstance(view, CaptionInput) else [] for view in views]
         accepted = iter(accepted_answers([ask for some in asks for ask in some], self._model, self._config))

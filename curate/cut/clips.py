@@ -174,7 +174,7 @@ class _Pass:
         if heard_s is None:
             heard_s = self._begin_s(span)
         self._feed.keep_from(int(self._ticks[span.first]), self._sound_pts(heard_s - READ_BEFORE_S))
-        picture = encoded or self._copied(span)
+        picture = encoded or self._copy_packets(span)
         mode: Literal["encode", "copy"] = "copy" if picture and not encoded else "encode"
         frames = len(self._slots(span)) if encoded else span.last - span.first
         if encoded and self._decodes:
@@ -184,7 +184,7 @@ class _Pass:
         rate = self._timeline.clip_rate(span.first, span.last)
         return self._assembled(span, mode, picture, frames, rate, self._sound_of(span, frames / rate))
 
-    def _copied(self, span: Span) -> bytes | None:
+    def _copy_packets(self, span: Span) -> bytes | None:
         """Return the span's own packets, or None when it needs encoding."""
         config, feed = self._config, self._feed
         if config.mode == "encode":

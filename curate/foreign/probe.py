@@ -113,7 +113,7 @@ def probe(data: bytes | memoryview) -> Media:
             )
         if times.ends_cut:
             raise SourceError("is cut off: its last frame is not whole")
-        told, tick_s = packets.told(), float(stream.time_base or 0)
+        told, tick_s = packets.finish(), float(stream.time_base or 0)
         if told is not None and frame.pts != told.pts[0]:
             told = None  # frames at the beginning are lost
         codec = stream.codec_context.codec.canonical_name

@@ -64,7 +64,7 @@ class NamedModel:
             return folder
         from huggingface_hub import snapshot_download
 
-        return self.guarded(lambda: Path(snapshot_download(self.name, allow_patterns=list(_FILES))))
+        return self.load_guarded(lambda: Path(snapshot_download(self.name, allow_patterns=list(_FILES))))
 
     def location(self) -> str:
         """Return the argument for transformers: the folder, or the name on the hub."""
@@ -78,7 +78,7 @@ class NamedModel:
         """
         import transformers
 
-        return self.guarded(lambda: load_pretrained(transformers.AutoConfig, self.location()))
+        return self.load_guarded(lambda: load_pretrained(transformers.AutoConfig, self.location()))
 
     def tokenizer(self) -> Any:
         """Load the model's tokenizer.
@@ -88,7 +88,7 @@ class NamedModel:
         """
         import transformers
 
-        return self.guarded(lambda: load_pretrained(transformers.AutoTokenizer, self.location()))
+        return self.load_guarded(lambda: load_pretrained(transformers.AutoTokenizer, self.location()))
 
     def check_vocabulary(self, model: Any, tokenizer: Any) -> None:
         """Check that the model has an embedding for every token of the tokenizer.
@@ -115,7 +115,7 @@ class NamedModel:
             "weights_sha256": files_sha256(sorted(folder.glob("*.safetensors"))),
         }
 
-    def guarded(self, load: Callable[[], T]) -> T:
+    def load_guarded(self, load: Callable[[], T]) -> T:
         """Return the result of ``load``, and turn its failures into one sentence.
 
         Raises:

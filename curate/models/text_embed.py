@@ -126,7 +126,7 @@ class TextEmbedder:
             device = pick_device(self._config.device)
             # T5 overflows in float16; bfloat16 halves a large encoder safely.
             dtype = torch.float32 if device == "cpu" else torch.bfloat16
-            model = self._named.guarded(
+            model = self._named.load_guarded(
                 lambda: (
                     load_pretrained(_loader(config), self._named.location(), dtype=dtype).eval().to(device)
                 )

@@ -161,7 +161,7 @@ class Driver:
         self._measure(chosen)
         state = self._state
         closed = state.results.closed
-        unclosed = closed.unclosed()
+        unclosed = closed.unclosed_uris()
         before = Finished(
             lambda uri: uri not in unclosed, closed.pixel_s, closed.states(), closed.failed_whole
         )
@@ -211,7 +211,7 @@ class Driver:
         SourceStage.close()
         self._cut = meter.last
         self._undone.refuse(len(chosen))
-        if missing := sorted(uri for uri in closed.unclosed() if uri in chosen):
+        if missing := sorted(uri for uri in closed.unclosed_uris() if uri in chosen):
             raise RunError(
                 f"{missing[0]} and {len(missing) - 1} other sources gave no result; run the same command again"
             )

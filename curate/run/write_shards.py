@@ -113,7 +113,7 @@ class NewShards:
         store = Partitions(len(first_shards), pa.schema({}), self._clips.count > 1)
         for partition, table in enumerate(self._clips):
             samples = self._state.samples.of_clips(partition, table)
-            samples = filter_rows(samples, self._unsettled(samples))
+            samples = filter_rows(samples, self._unsettled_mask(samples))
             positions = self.order.places[self._firsts[partition] : self._firsts[partition + 1]]
             samples = without_vectors(samples.append_column(_PLACE, pa.array(positions)))
             store.scatter(samples, np.searchsorted(ends[first_shards], positions, "right") - 1)
@@ -129,9 +129,9 @@ class NewShards:
             )
 
     def _new(self, clips: pa.Table) -> Mask:
-        return equal(clips, "state", "kept") & self._unsettled(clips)
+        return equal(clips, "state", "kept") & self._unsettled_mask(clips)
 
-    def _unsettled(self, clips: pa.Table) -> Mask:
+    def _unsettled_mask(self, clips: pa.Table) -> Mask:
         return self._settled.find(column(clips, "key")) < 0
 
 

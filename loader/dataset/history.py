@@ -57,7 +57,7 @@ class RevisionHistory:
             _shape(plan_index), np.full(count, revision, np.int32), np.full(count, _ALIVE, np.int32)
         )
 
-    def grown(
+    def with_revision(
         self, before: Iterable[pa.Array], after: Iterable[pa.Array], now: PlanIndex, revision: int
     ) -> "RevisionHistory":
         """Return the history with one more revision.

@@ -76,14 +76,14 @@ class CurriculumPlans:
 
     def assignment(self, setting: Setting) -> Assignment:
         """Return the assignment of samples to buckets under a setting."""
-        assignment = self._assigned(setting.stage, setting.revision)
+        assignment = self._assign(setting.stage, setting.revision)
         if setting.cost is None:
             return assignment
         return with_cost(assignment, setting.cost)
 
     def stage_assignment(self, index: int) -> Assignment:
         """Return the assignment of samples to the buckets of a stage, by the stage's number."""
-        return self._assigned(index)
+        return self._assign(index)
 
     def plan(self, position: Position) -> EpochPlan:
         """Return the plan of the epoch segment that continues."""
@@ -145,7 +145,7 @@ class CurriculumPlans:
             def make() -> Arrays:
                 near_N = self._near() if setting.shuffle.run > 1 else None
                 return group_draws(
-                    self._assigned(setting.stage), self._source.draws(0, self._seed), near_N
+                    self._assign(setting.stage), self._source.draws(0, self._seed), near_N
                 )._asdict()
 
             name = _plan_name(
@@ -201,9 +201,9 @@ class CurriculumPlans:
         return self._kept(name, lambda: {"rows": self._source.draws(0, self._seed).rows})["rows"]
 
     def _lengths(self, index: int, revision: str | None) -> Places:
-        return self._assigned(index, revision).drawn_lengths()
+        return self._assign(index, revision).drawn_lengths()
 
-    def _assigned(self, stage_index: int, revision: str | None = None) -> Assignment:
+    def _assign(self, stage_index: int, revision: str | None = None) -> Assignment:
         if (stage_index, revision) not in self._assignments:
             index = self._draws.plan_index(revision)
             content = [self._source.fingerprint, revision, self._buckets[stage_index].model_dump(mode="json")]

@@ -204,7 +204,7 @@ class BlendDraws:
         if len(position.eras) == 1 or not position.changed:
             return position
         lengths_N = self._lengths(last.stage, last.revision)
-        mixture = self._weighted(self._mixture(position.eras), last.stage)
+        mixture = self._weigh(self._mixture(position.eras), last.stage)
         progress = mixture.progress_after(position.epoch - last.epoch, self._seed, lengths_N)
         if any(draw.counts_n is not None for draw in progress):
             return position
@@ -216,14 +216,14 @@ class BlendDraws:
         """Return what enters with a later revision, under the weights of a stage."""
         old, new = self.revision(earlier), self.revision(later)
         return Entry(
-            self._weighted(new.mixture, stage),
+            self._weigh(new.mixture, stage),
             self._lengths(stage, later),
             old.rows_after(new),
             old.changed(new, self._blend.leaves),
         )
 
     def _epoch(self, eras: tuple[Era, ...], stage: int, epoch: int) -> "_BlendEpoch":
-        mixture = self._weighted(self._mixture(eras), stage)
+        mixture = self._weigh(self._mixture(eras), stage)
         lengths_N = self._lengths(stage, eras[-1].revision)
         return _BlendEpoch(self, stage, mixture, epoch, self._seed, lengths_N)
 
@@ -252,7 +252,7 @@ class BlendDraws:
             done = done_segments(era.parts, era.revision, self._assignment, epoch)
             finish_parts(done, self._seed, era.epoch - 1, epoch.draws)
             return replace(mixture_then, begun=epoch.drawn.progress_after)
-        mixture = self._weighted(self._mixture_after(tuple(before)), last.stage)
+        mixture = self._weigh(self._mixture_after(tuple(before)), last.stage)
         lengths_N = self._lengths(last.stage, last.revision)
         progress = mixture.progress_after(era.epoch - last.epoch, self._seed, lengths_N)
         if last.revision != era.revision:
@@ -260,7 +260,7 @@ class BlendDraws:
             progress = progress_entered(progress, mixture, lengths_N, entry, self._seed)
         return replace(mixture_then, begun=progress)
 
-    def _weighted(self, mixture: Mixture, stage: int) -> Mixture:
+    def _weigh(self, mixture: Mixture, stage: int) -> Mixture:
         weights = self._weights[stage]
         return mixture if weights is None else mixture.reweighted(weights)
 

@@ -51,7 +51,7 @@ class Given(NamedTuple):
     set_keys: tuple[str, ...]
     option: str
 
-    def validated(self, model: type[Config]) -> Config:
+    def validate(self, model: type[Config]) -> Config:
         """Return the configuration: the model's defaults with these values.
 
         Raises:
@@ -107,7 +107,7 @@ def resolve(model: type[Config], file: File, overrides: Sequence[str], option: s
     Raises:
         UsageError: names every key that is unknown or has a wrong value, where it was given and what is allowed.
     """
-    return read_given(file, overrides, option).validated(model)
+    return read_given(file, overrides, option).validate(model)
 
 
 def read_given(file: File, overrides: Sequence[str], option: str = OVERRIDE) -> Given:
@@ -122,7 +122,7 @@ def read_given(file: File, overrides: Sequence[str], option: str = OVERRIDE) -> 
         text = read_named(Path(file), MAX_BYTES, f"the configuration {file}")
         return given_text(text, str(file), overrides, option)
     reach = [option for option in overrides if option.strip().startswith("storage.")]
-    storage = given_text("{}", OVERRIDE, reach).validated(_Reach).storage
+    storage = given_text("{}", OVERRIDE, reach).validate(_Reach).storage
     values = given_text(_read_remote(str(file), storage), redact_uri(str(file)), overrides, option)
     _check_no_code(values)
     return values

@@ -51,15 +51,15 @@ class FirstFrames:
     def distinct(self, count: int) -> list[int]:
         """Return clips of different captions that no answer without learning comes near to, the clearest first."""
         chosen: dict[str, int] = {}
-        for row in sorted(self._clips, key=self._unlearned):
+        for row in sorted(self._clips, key=self._unlearned_likeness):
             chosen.setdefault(self._captions[row], row)
         return list(chosen.values())[:count]
 
     def shown(self, video_CTHW: NDArray[np.uint8], row: int) -> Shown:
         """Compare a video of the size and number of frames with a clip."""
-        return Shown(_psnr(mean_colours(video_CTHW), self._clips[row]), self._unlearned(row))
+        return Shown(_psnr(mean_colours(video_CTHW), self._clips[row]), self._unlearned_likeness(row))
 
-    def _unlearned(self, row: int) -> float:
+    def _unlearned_likeness(self, row: int) -> float:
         """Return the likeness to a clip of the nearest clip with another caption, or of the best still picture.
 
         The best still has the mean of the frames: the first frame, a blurred one and the mean of all clips are worse.

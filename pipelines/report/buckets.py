@@ -72,11 +72,11 @@ def report_config(dataset: str, file: File, overrides: Sequence[str]) -> ReportC
             f"{given_values.name} has no `buckets:`; put frames, sizes and the other keys of buckets below that, each"
             " two spaces to the right, as report/buckets.yaml of a dataset has them"
         )
-    packaged = given_values.validated(ReportConfig)
+    packaged = given_values.validate(ReportConfig)
     if file or is_blend_file(dataset):
         return packaged
     kept_values = _find_kept(open_storage(dataset, packaged.storage), overrides)
-    return kept_values.validated(ReportConfig) if kept_values else packaged
+    return kept_values.validate(ReportConfig) if kept_values else packaged
 
 
 def kept_config(folder: Storage, storage: StorageConfig) -> ReportConfig:
@@ -87,7 +87,7 @@ def kept_config(folder: Storage, storage: StorageConfig) -> ReportConfig:
     """
     kept_values = _find_kept(folder, ())
     return (
-        kept_values.validated(ReportConfig).model_copy(update={"storage": storage})
+        kept_values.validate(ReportConfig).model_copy(update={"storage": storage})
         if kept_values
         else default_config(storage)
     )

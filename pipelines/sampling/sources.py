@@ -55,7 +55,7 @@ def _parts(
 ) -> Iterator[str]:
     config, model = trained.config, trained.config.model
     for named in checkpoints:
-        yield "" if named is None else weights_of(named, None, storage).state.encoded().decode()
+        yield "" if named is None else weights_of(named, None, storage).state.encode().decode()
     for lora in loras:
         yield "" if lora is None else unchanged_file_sha256(lora / LORA_FILE if lora.is_dir() else lora)
     if isinstance(model, DiffusersConfig):

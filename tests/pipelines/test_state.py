@@ -131,7 +131,7 @@ def test_a_checkpoint_is_read_as_folder_and_as_file(
     state = CheckpointState(step=1, stream=json.loads(saved.read_text()), config={})
     folder = tmp_path / "step-000001"
     folder.mkdir()
-    (folder / "state.json").write_bytes(state.encoded())
+    (folder / "state.json").write_bytes(state.encode())
     assert as_json(capsys, "inspect", folder) == told
     assert as_json(capsys, "inspect", folder / "state.json") == told
 
@@ -149,7 +149,7 @@ def test_a_run_stands_for_its_newest_checkpoint(
         state = CheckpointState(step=step, stream=stream | {"step": step}, config={})
         folder = run / "checkpoints" / f"step-{step:06}"
         folder.mkdir(parents=True)
-        (folder / "state.json").write_bytes(state.encoded())
+        (folder / "state.json").write_bytes(state.encode())
     assert as_json(capsys, "inspect", run / where)["step"] == 2
     assert as_json(capsys, "inspect", (run / where).as_uri())["step"] == 2
     assert main(["state", "inspect", str(run / where)]) == 0

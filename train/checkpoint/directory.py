@@ -60,7 +60,7 @@ class Wanted:
         for name, box in self._boxes.items():
             index = self._number[name]
             self._is_wanted_N[index] = True
-            self._low_ND[index], sizes_D = self._padded(box)
+            self._low_ND[index], sizes_D = self._pad(box)
             self._high_ND[index] = self._low_ND[index] + sizes_D
         self.found: dict[str, list[StoredPiece]] = {}
 
@@ -70,7 +70,7 @@ class Wanted:
         for row, stored_piece in zip(rows, stored, strict=True):
             tensor_index, part = self._number[stored_piece.piece.name], self._part[stored_piece.path]
             row[:_HEAD] = tensor_index, part, stored_piece.start, len(stored_piece.blocks)
-            offsets_D, sizes_D = self._padded(stored_piece.piece)
+            offsets_D, sizes_D = self._pad(stored_piece.piece)
             row[_HEAD:] = [*offsets_D, *sizes_D]
         return rows, np.array(
             [int(block, 16) for stored_piece in stored for block in stored_piece.blocks], np.int64
@@ -119,7 +119,7 @@ class Wanted:
                 return name
         return None
 
-    def _padded(self, box: Piece) -> tuple[list[int], list[int]]:
+    def _pad(self, box: Piece) -> tuple[list[int], list[int]]:
         missing = self._dims - len(box.shape)
         return [*box.offsets, *([0] * missing)], [*box.sizes, *([1] * missing)]
 

@@ -223,7 +223,7 @@ class Checkpoints:
 
     def _leave_out(self, step: int) -> None:
         """Tell which ranks are late, and with what; a collective."""
-        unfinished = self._world.gather_text("" if self._flight is None else self._flight.unfinished())
+        unfinished = self._world.gather_text("" if self._flight is None else self._flight.unfinished_uri())
         late = [f"rank {rank} still writes {uri}" for rank, uri in enumerate(unfinished) if uri]
         if self._world.rank == 0:
             _log.warning(
@@ -274,7 +274,7 @@ class Checkpoints:
     def _publish(self, state: CheckpointState, at: Callable[[str], None]) -> None:
         at(self._storage.uri(f"{folder_of(state.step)}/{STATE}"))
         self._await_parts(state)
-        if not self._storage.create(f"{folder_of(state.step)}/{STATE}", state.encoded()):
+        if not self._storage.create(f"{folder_of(state.step)}/{STATE}", state.encode()):
             raise RunError(
                 f"{self.uri(state.step)} is there already: another run writes into the same folder; stop it"
             )
@@ -352,7 +352,7 @@ class _Flight:
         """Wait until the present half is over, for so many seconds."""
         self._thread.join(min(max(0.0, most_s), threading.TIMEOUT_MAX))
 
-    def unfinished(self) -> str:
+    def unfinished_uri(self) -> str:
         """Return the URI that this rank is writing; empty if it is over."""
         return self._uri if self._thread.is_alive() else ""
 

@@ -83,7 +83,7 @@ class CheckpointState(Settings):
         """Files of all groups, relative to the checkpoint's folder."""
         return [path for group in self.groups for path in self.parts(group)]
 
-    def encoded(self) -> bytes:
+    def encode(self) -> bytes:
         """Return the stored bytes.
 
         Raises:

@@ -315,7 +315,7 @@ class _Steps(Generic[Config]):
             reads=self._reads,
             clock=self._times.own(spent),
         )
-        return _Numbers(message.summed(self._world), read_norms, dict(zip(terms, floats, strict=True)))
+        return _Numbers(message.sum_ranks(self._world), read_norms, dict(zip(terms, floats, strict=True)))
 
     def _stop_when_not_finite(self, outcome: _Step) -> None:
         self._nonfinite_steps = self._nonfinite_steps + 1 if outcome.metrics.skipped else 0
@@ -327,7 +327,7 @@ class _Steps(Generic[Config]):
     def _recalibrate(self, step: int, config: RecalibrateConfig) -> None:
         """Plan further steps with measured costs, where they differ from the cost so far."""
         fit = recalibrate(self._stream.cost, self._clock.take(), config)
-        self._log.say(f"step {step}: {fit.reason}{self._times.waited()}")
+        self._log.say(f"step {step}: {fit.reason}{self._times.waits_clause()}")
         if fit.changed and self._stream.recalibrate(fit.cost):
             self._batches = iter(self._stream)
 

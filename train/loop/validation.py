@@ -120,7 +120,7 @@ class Validator:
         # Ranks in lockstep gather weights together, so that all make as many videos.
         missing = self._layout.missing_rounds(len(self._own))
         world.barrier()
-        with self._untouched(), self._averaged():
+        with self._restore_afterwards(), self._use_averages():
             self._layout.join_texts(self._layout.missing_texts(len(self._own) + missing))
             for index in self._own:
                 self._make(step, index)
@@ -234,7 +234,7 @@ class Validator:
                 self._tokenizer.to("cpu")
 
     @contextmanager
-    def _averaged(self) -> Iterator[None]:
+    def _use_averages(self) -> Iterator[None]:
         """Sample from the averages, if they are asked for."""
         if self._weights == "model":
             yield
@@ -244,7 +244,7 @@ class Validator:
             yield
 
     @contextmanager
-    def _untouched(self) -> Iterator[None]:
+    def _restore_afterwards(self) -> Iterator[None]:
         """Restore random state and modes of the modules; compile nothing for shapes that training does not have."""
         device, bundle = self._layout.ranks.world.device, self._layout.bundle
         modes = {module: module.training for module in bundle.modules()}

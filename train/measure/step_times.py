@@ -141,7 +141,7 @@ class RankTimes:
             peak_gib=max(total.peak_bytes) / 2**30 or None,
         )
 
-    def waited(self) -> str:
+    def waits_clause(self) -> str:
         """Return waits since the last call, as the end of a sentence; empty for one rank."""
         return waits_clause(self._told.take())
 

@@ -61,9 +61,9 @@ class LiveMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
         if key not in self._seen:
             size = storage.nbytes()
             self._bytes += size
-            self._seen[key] = weakref.ref(storage, lambda _: self._freed(key, size))
+            self._seen[key] = weakref.ref(storage, lambda _: self._free(key, size))
 
-    def _freed(self, key: int, size: int) -> None:
+    def _free(self, key: int, size: int) -> None:
         if self._seen.pop(key, None) is not None:
             self._bytes -= size
 

@@ -129,7 +129,7 @@ class MMDiT(DiT):
         elif pack.samples is not None and pack.captions is not None:
             joint = JointSequence.packed(pack.samples, pack.captions)
         else:
-            joint = JointSequence.padded(x_BLD.shape[1], context_BMD.shape[1], mask_BM)
+            joint = JointSequence.pad(x_BLD.shape[1], context_BMD.shape[1], mask_BM)
         for block in self.repeated():
             x_BLD, context_BMD = block(x_BLD, context_BMD, condition_BD, rotation, joint, pack)
         return x_BLD, context_BMD

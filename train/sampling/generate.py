@@ -246,13 +246,13 @@ class VideoSampler:
     ) -> Predictor:
         layout, low_noise = self.layout, self.layout.low_noise
         weights, low_weights = self._both_weights
-        predict = self._guided(layout.runner, layout.divided, passes, weights, channels)
+        predict = self._guide(layout.runner, layout.divided, passes, weights, channels)
         if low_noise is None:
             return predict
-        second = self._guided(low_noise.runner, low_noise.divided, passes, low_weights, channels)
+        second = self._guide(low_noise.runner, low_noise.divided, passes, low_weights, channels)
         return ByTime(predict, second, (times >= low_noise.experts.boundary).tolist())
 
-    def _guided(
+    def _guide(
         self,
         runner: ModelRunner,
         divided: Divide | None,

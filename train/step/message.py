@@ -44,6 +44,6 @@ class StepMessage:
         reads = ReadCounts(*(round(count) for count in islice(rest, len(ReadCounts._fields))))
         return cls(losses, stops, checkpoint, reads, ClockSums.from_numbers(list(rest)))
 
-    def summed(self, world: World) -> Self:
+    def sum_ranks(self, world: World) -> Self:
         """Return the sum over all ranks; one collective."""
         return self.from_numbers(world.sums(self.numbers()))

@@ -112,7 +112,7 @@ class ReconstructionLoss(nn.Module):
             ).mean(dim=1)
         return terms
 
-    def compared(self, terms: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    def compare(self, terms: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Return the weighted sum of reconstruction terms, [B], the reference of the adaptive GAN weight."""
         return self._sum({name: term for name, term in terms.items() if name != "kl"})
 

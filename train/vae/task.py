@@ -139,7 +139,7 @@ class VaeTask:
             each_B = self._objective.whole(terms)
             if gan_term and gan_term.counts(step):
                 fooled_B = gan_term.generator_loss(reconstruction.reconstructed)
-                compared_B = self._objective.compared(terms)
+                compared_B = self._objective.compare(terms)
                 gan_term.measure(share, compared_B, fooled_B, self.vae.last_layer, accumulator)
                 each_B = each_B + gan_term.weight() * fooled_B
                 terms = terms | {"gan": fooled_B}

@@ -65,7 +65,7 @@ class TransformersModel:
         if self._loaded is None:
             folder = str(self._named.folder())
             processor = self._kind.processor(self._named)
-            model = self._named.guarded(lambda: self._weights(folder))
+            model = self._named.load_guarded(lambda: self._weights(folder))
             self._named.check_vocabulary(model, getattr(processor, "tokenizer", processor))
             self._loaded = (model, processor)
         return self._loaded

@@ -51,7 +51,7 @@ class VllmModel:
             folder = str(self._named.folder())
             processor = self._processor()
             config = self._config
-            model = self._named.guarded(
+            model = self._named.load_guarded(
                 lambda: LLM(
                     model=folder,
                     trust_remote_code=False,

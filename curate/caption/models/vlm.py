@@ -26,13 +26,13 @@ def load_processor(named: NamedModel) -> Any:
             f"{named.key}={named.name} is a model of type {config.model_type}, which does not caption pictures;"
             " Qwen2.5-VL, Qwen3-VL and SmolVLM do"
         )
-    processor = named.guarded(lambda: load_pretrained(transformers.AutoProcessor, named.location()))
+    processor = named.load_guarded(lambda: load_pretrained(transformers.AutoProcessor, named.location()))
     if getattr(processor, "tokenizer", None) is None or not getattr(processor, "chat_template", None):
         raise UsageError(
             f"{named.key}={named.name} has no chat template; give a model tuned to follow instructions, with its"
             " chat_template.jinja"
         )
-    named.guarded(lambda: takes_video(processor))
+    named.load_guarded(lambda: takes_video(processor))
     return processor
 
 

@@ -83,7 +83,7 @@ class Decoder:
             SourceError: A limit is broken.
             EncryptedError: A packet is encrypted; `open_video` puts it into words.
         """
-        decoded = self._decoded() if self._limits is None else self._limited(self._limits)
+        decoded = self._decoded() if self._limits is None else self._limit_frames(self._limits)
         return deinterlace(decoded, self._pulldown, self._unmarked) if self._deinterlace else decoded
 
     @property
@@ -115,7 +115,7 @@ class Decoder:
         for frames in self._packets():
             yield from frames
 
-    def _limited(self, limits: ProbeConfig) -> Iterator[VideoFrame]:
+    def _limit_frames(self, limits: ProbeConfig) -> Iterator[VideoFrame]:
         spent_s, began_s = 0.0, time.thread_time()
         lasting, shown = 0.0, None
         tick_s = float(self._stream.time_base or 0)

@@ -39,7 +39,7 @@ def measure_tasks(state: CurationState, chosen: Set[str]) -> tuple[int, Iterator
 
 def _sources_with_loss(state: CurationState, selected: Mask) -> np.ndarray:
     """Return the numbers of wanted sources of which a clip is lost."""
-    staged, lost = state.stored.staged(), [np.zeros(0, np.int64)]
+    staged, lost = state.stored.staged_ids(), [np.zeros(0, np.int64)]
     for partition in range(state.results.closed.partitions):
         clips = state.results.closed.clips(partition)
         clips = filter_rows(clips, selected[column(clips, "source").to_numpy()] & ~equal(clips, "sha256", ""))

@@ -212,7 +212,7 @@ def _scores(state: CurationState, redo: bool) -> Iterator[Work]:
 
 
 def _sources(state: CurationState, before: Mapping[str, Any]) -> Iterator[Work]:
-    waiting = state.results.closed.unclosed() & state.inputs.sources.keys()
+    waiting = state.results.closed.unclosed_uris() & state.inputs.sources.keys()
     if not waiting:
         return
     unclosed = state.inputs.select_sources(waiting)

@@ -82,7 +82,7 @@ class ClipStage:
     def __call__(self, tasks: Sequence[CurationTask]) -> list[CurationTask]:
         """Return every task, with the result where there was something to do."""
         try:
-            answered = self._answered(tasks, self._input)
+            answered = self._answer_tasks(tasks, self._input)
         except MachineError:  # tasks whose input cannot be read are told apart from the others
             answered = self.run_model(self.prepare_tasks(tasks))
         return self.record(answered)
@@ -93,7 +93,7 @@ class ClipStage:
 
     def run_model(self, tasks: Sequence[CurationTask]) -> list[CurationTask]:
         """Return every task, with what the model answers in place of its input."""
-        return self._answered(tasks, lambda task: task.input)
+        return self._answer_tasks(tasks, lambda task: task.input)
 
     def record(self, tasks: Sequence[CurationTask]) -> list[CurationTask]:
         """Return every task, with the result of what the model answered, recorded in the ledger."""
@@ -114,7 +114,7 @@ class ClipStage:
 
         return read(task) if self.prepare is None else self.prepare(task, read)
 
-    def _answered(
+    def _answer_tasks(
         self, tasks: Sequence[CurationTask], inputs: Callable[[ClipTask], Any]
     ) -> list[CurationTask]:
         mine = {at: task for at, task in enumerate(tasks) if self._has(task)}

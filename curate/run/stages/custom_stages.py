@@ -135,7 +135,7 @@ class CustomClips:
         clip = self._clip(task, read(task))
         if not self.prepares:
             return clip
-        stage_type, config = self._configured()
+        stage_type, config = self._configure()
         try:
             with _threads(1):
                 return replace(clip, data=b"", prepared=stage_type.prepare(config, clip))
@@ -168,12 +168,12 @@ class CustomClips:
 
     def _loaded(self) -> CustomStage:
         if self._stage is None:
-            stage_type, config = self._configured()
+            stage_type, config = self._configure()
             with self._loading():
                 self._stage = stage_type(config, pick_device("auto") if self._may_use_gpu else "cpu")
         return self._stage
 
-    def _configured(self) -> tuple[type[CustomStage], StageConfig]:
+    def _configure(self) -> tuple[type[CustomStage], StageConfig]:
         with self._loading():
             stage_type = stage_class(self._code)
             if self._config is None:

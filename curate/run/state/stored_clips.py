@@ -46,7 +46,7 @@ class StoredClips:
         """Return which clips lie in a shard of the present revision."""
         return self._ids.find(ids) >= 0
 
-    def staged(self) -> TextPlaces:
+    def staged_ids(self) -> TextPlaces:
         """Return the identities of all staged clips."""
         return TextPlaces(texts_of(self._ledger.blobs.staged_clips()))
 

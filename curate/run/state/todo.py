@@ -60,7 +60,7 @@ class Todo:
 
     def forget_lost(self, clips: Partitions) -> bool:
         """Count sources as not done whose kept clips are lost; return whether there are any."""
-        staged = self._stored.staged()
+        staged = self._stored.staged_ids()
         lost: list[str] = []
         for table in clips:
             remaining = filter_rows(table.select(IDENTITY), equal(table, "state", "kept"))
@@ -75,7 +75,7 @@ class Todo:
         Large sources come first: one that came last would run alone.
         """
         inputs = self._inputs
-        unclosed = self._closed.unclosed() & inputs.sources.keys()
+        unclosed = self._closed.unclosed_uris() & inputs.sources.keys()
         waiting = [inputs.sources[uri] for uri in unclosed if uri in chosen]
         tasks: list[CurationTask] = [
             self._source_task(source)
@@ -83,7 +83,7 @@ class Todo:
         ]
         if not inputs.beside:
             return tasks
-        selected, staged = inputs.select_sources(chosen), self._stored.staged()
+        selected, staged = inputs.select_sources(chosen), self._stored.staged_ids()
         self._results.place()
         for partition in range(self._closed.partitions):
             clips = self._results.clips_of(partition, selected)

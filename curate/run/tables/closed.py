@@ -129,7 +129,7 @@ class ClosedSources:
     def __contains__(self, uri: str) -> bool:
         return bool(self._entry[self.numbers[uri]] != _OPEN)
 
-    def unclosed(self) -> set[str]:
+    def unclosed_uris(self) -> set[str]:
         """Return the URIs of the sources that are not closed; to ask for each source takes far longer."""
         return {self.sources[index].uri for index in np.flatnonzero(self._entry == _OPEN).tolist()}
 

@@ -99,12 +99,12 @@ class ToneMapper:
         for first in range(0, len(groups), _FILLED_AT_ONCE):
             some = groups[first : first + _FILLED_AT_ONCE]
             u, v = some // _GROUPS, some % _GROUPS
-            luma, *_ = self._curves.mapped(computed, _middle(u, _GROUP_BITS), _middle(v, _GROUP_BITS))
+            luma, *_ = self._curves.map_codes(computed, _middle(u, _GROUP_BITS), _middle(v, _GROUP_BITS))
             steps = (luma[:, 1:] - luma[:, :-1])[..., None] * between
             self._luma[some] = _round_codes(luma[:, :-1, None] + steps).reshape(len(some), _CODES)
             u_of = (u[:, None, None] * each + within[:, None] + 0 * within).ravel()
             v_of = (v[:, None, None] * each + within + 0 * within[:, None]).ravel()
-            _, *mapped = self._curves.mapped(means, _middle(u_of, _PAIR_BITS), _middle(v_of, _PAIR_BITS))
+            _, *mapped = self._curves.map_codes(means, _middle(u_of, _PAIR_BITS), _middle(v_of, _PAIR_BITS))
             self._chroma[u_of * _PAIRS + v_of] = _round_codes(np.stack(mapped, axis=-1))
 
 
@@ -126,7 +126,7 @@ class _Curves:
         self._signal = ((steps**2) ** (1 / hdr.DISPLAY_GAMMA)).astype(np.float32)
         self._to_709 = hdr.BT2020_TO_BT709.astype(np.float32)
 
-    def mapped(self, y: Numbers, u: Numbers, v: Numbers) -> tuple[Floats, Floats, Floats]:
+    def map_codes(self, y: Numbers, u: Numbers, v: Numbers) -> tuple[Floats, Floats, Floats]:
         """Convert 10-bit BT.2020 codes (broadcastable) to 8-bit BT.709 codes of Y, Cb and Cr, limited range."""
         luma = ((y - 64) / 876).astype(np.float32)
         blue = luma + ((u - 512) / 896 * (2 - 2 * _KB)).astype(np.float32)

@@ -146,7 +146,7 @@ class Publication:
             index.splits,
         )
 
-    def composed(self, revision: int) -> tuple[Manifest, dict[str, Payload]]:
+    def compose(self, revision: int) -> tuple[Manifest, dict[str, Payload]]:
         """Return the manifest of a revision, and path to content of all files but shards, ``.idx`` and manifest."""
         contents: dict[str, Payload] = {
             **{table_path(name, revision): path for name, path in self.tables.items()},

@@ -67,7 +67,7 @@ def publish(
         publication = Publication.of(Path(folder), shards, content)
         if previous is None:
             write_card(storage, publication.splits)
-        return publish_files(storage, publication.composed, previous, Path(folder), publication.splits)
+        return publish_files(storage, publication.compose, previous, Path(folder), publication.splits)
 
 
 def publish_files(
@@ -149,7 +149,7 @@ def _remembering(
     batches = batches_of_parquet(contents[table_path("index", manifest.revision)], ["key"])
     after = (batch.column("key") for batch in batches)
     grown, path = folder / "history.arrow", history_path(manifest.revision)
-    history.grown(before, after, plan_index, manifest.revision).write(grown)
+    history.with_revision(before, after, plan_index, manifest.revision).write(grown)
     update = {"files": [*manifest.files, entry_of(path, grown)], "ancestors": ancestors(previous)}
     return manifest.model_copy(update=update), {**contents, path: grown}
 

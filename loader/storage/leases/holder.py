@@ -78,7 +78,7 @@ class LeaseHolder:
         """Return the content of the lease."""
         return json.dumps(asdict(self)).encode()
 
-    def renewed(self) -> Self:
+    def renew(self) -> Self:
         """Return the same holder after one more renewal."""
         return replace(self, beat=self.beat + 1)
 

@@ -74,7 +74,7 @@ class TimedLease:
     def renew(self) -> bool:
         """Write a renewal; return False if another process has taken over."""
         while self._version:
-            began, holder = self.clock(), self.holder.renewed()
+            began, holder = self.clock(), self.holder.renew()
             if self.storage.replace(LEASE, holder.to_bytes(), self._version):
                 return self._noted(holder, began)
             # The lease may hold our renewal, if the server failed before it returned the version.

@@ -56,7 +56,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _init(options: argparse.Namespace) -> None:
     kind = KINDS[options.kind]
-    config = kind.given(None, []).validated(kind.model())
+    config = kind.given(None, []).validate(kind.model())
     if options.json:
         print_json(config.model_dump(mode="json"))
         return
@@ -79,7 +79,7 @@ def _init(options: argparse.Namespace) -> None:
 def _show(options: argparse.Namespace) -> None:
     kind = KINDS[options.kind]
     values = kind.given(options.config, options.set)
-    config = values.validated(kind.model())
+    config = values.validate(kind.model())
     if options.json:
         origins = {
             key.path: values.origin(key.path.split(".")) for key in keys_of(type(config)) if not key.section
@@ -107,7 +107,7 @@ def _stages(options: argparse.Namespace) -> None:
     from reelweave.curate.models.custom.code import installed, version_of
     from reelweave.curate.models.custom.configured import stage_class
 
-    config = read_given(options.config, options.set).validated(CurateConfig)
+    config = read_given(options.config, options.set).validate(CurateConfig)
     rows: list[dict[str, Any]] = []
     for name, stage_config in config.stages.items():
         stage_type, code = stage_class(stage_config.code), stage_config.code

@@ -133,7 +133,7 @@ def report_workload(options: argparse.Namespace) -> None:
             workload_budgets["compute_budget"] = None
         limits = {**workload_budgets, **limits}
     values = {**config_values.values, "buckets": workload_budgets if limits is None else limits}
-    config = config_values._replace(values=values).validated(WorkloadConfig)
+    config = config_values._replace(values=values).validate(WorkloadConfig)
     if options.out:
         check_own(options.out)
     budgets, text = measured_budgets(config.buckets, options)

@@ -127,7 +127,7 @@ class Scores:
             distinct=len(distinct),
             min_threshold=low,
             max_threshold=high,
-            rejected=int(self._rejected(name).sum()),
+            rejected=int(self._rejected_mask(name).sum()),
             bounds=bounds,
             edges=edges.tolist(),
             counts=counts,
@@ -144,7 +144,7 @@ class Scores:
     def _can_be_set(self, key: str, name: str) -> bool:
         return key in FilterConfig.model_fields or name in self.of_stages
 
-    def _rejected(self, name: str) -> NDArray[np.bool_]:
+    def _rejected_mask(self, name: str) -> NDArray[np.bool_]:
         values_N = self.columns[name]
         low, high = self.thresholds.get(f"min_{name}"), self.thresholds.get(f"max_{name}")
         rejected_N = np.zeros(len(values_N), np.bool_)

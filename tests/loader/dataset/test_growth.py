@@ -177,7 +177,7 @@ def test_the_history_tells_every_remembered_revision_as_it_was(seed: int, tmp_pa
             [pa.array(one[first : first + size], pa.string()) for first in range(0, len(one), size)]
             for one, size in ((before, 7), (keys, 5))
         )
-        history.grown(*parts, now, revision).write(file)
+        history.with_revision(*parts, now, revision).write(file)
         history = RevisionHistory.from_arrow(file.read_bytes(), "history.arrow")
         told.append((keys, dict(known), now))
     for revision in range(len(told) - 1 - REMEMBERED, len(told)):

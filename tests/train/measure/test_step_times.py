@@ -35,8 +35,8 @@ def test_who_waited_for_whom_follows_from_sums_over_the_ranks():
     assert times.shares["wait"] == pytest.approx(1 / 3.5)
     step([0.5, 1.0, 0.5])
     expected = "; ranks waited 18.9% of the time (rank 0 32.4%), in 1 of 2 steps for rank 0"
-    assert {one.waited() for one in ranks} == {expected}
-    assert ranks[0].waited() == ""
+    assert {one.waits_clause() for one in ranks} == {expected}
+    assert ranks[0].waits_clause() == ""
     for one in ranks:
         waits = one.taken()
         assert (waits.steps, waits.last, waits.peak_gib) == (2, [1, 0, 1], None)

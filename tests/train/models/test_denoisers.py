@@ -290,7 +290,7 @@ def test_a_joint_block_is_what_the_paper_draws(last):
     mask = torch.tensor([[True, True, True, True, True], [True, False, True, False, False]])
     angles = rotary_angles((1, 2, 3), 12, torch.device("cpu"))
     rotation = (angles.cos(), angles.sin())
-    found = block(x, text, condition, rotation, JointSequence.padded(6, 5, mask), WHOLE_SAMPLES)
+    found = block(x, text, condition, rotation, JointSequence.pad(6, 5, mask), WHOLE_SAMPLES)
 
     turns = torch.complex(*(part.double() for part in rotation))[:, None]
 

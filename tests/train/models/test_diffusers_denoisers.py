@@ -208,7 +208,7 @@ def test_a_trained_model_goes_back_to_diffusers(tmp_path):
     x = torch.randn(2, 24, 2, 4, 4)
     theirs = WanTransformer3DModel.from_pretrained(tmp_path / "out", use_safetensors=True)
     with torch.no_grad():
-        answer = theirs(x, 1000 * t, trained.bundle.dit.filled(context, mask), return_dict=False)[0]
+        answer = theirs(x, 1000 * t, trained.bundle.dit.fill_context(context, mask), return_dict=False)[0]
         expected = trained.bundle.dit(x, t, context, mask)
     torch.testing.assert_close(answer, expected, rtol=1e-5, atol=1e-5)
     started = Bundle(config).dit(x, t, context, mask)

@@ -71,7 +71,7 @@ def answer_of(trained):
 def answer(model, dit):
     x, t, context, mask = asked()
     with torch.no_grad():
-        return model(x, 1000 * t, dit.filled(context, mask), return_dict=False)[0]
+        return model(x, 1000 * t, dit.fill_context(context, mask), return_dict=False)[0]
 
 
 def test_adapters_learn_and_nothing_else_is_saved(wan):

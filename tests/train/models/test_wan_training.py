@@ -64,7 +64,7 @@ def test_a_loss_is_that_of_the_pipelines_inputs(folders, form):
     noisy = (1 - t)[:, None, None, None, None] * clean + t[:, None, None, None, None] * noise
     target = noise - clean
     captions = ["" if drop else caption for drop, caption in zip(drawn.dropped, batch.captions, strict=True)]
-    text = bundle.dit.filled(*bundle.text(captions))
+    text = bundle.dit.fill_context(*bundle.text(captions))
     for sample in range(count):
         one = slice(sample, sample + 1)
         _, *given = pipe.prepare_latents(

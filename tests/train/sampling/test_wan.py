@@ -74,7 +74,7 @@ def test_every_step_is_that_of_the_pipeline(folders, form, guidance):
 
     pipe = pipeline(folders[form], form)
     theirs = calls_of([model for model in (pipe.transformer, pipe.transformer_2) if model is not None])
-    embeds = [dits[0].filled(*one) for one in passes]
+    embeds = [dits[0].fill_context(*one) for one in passes]
     more = {"negative_prompt_embeds": embeds[1]} if len(embeds) > 1 else {}
     if form in IMAGE:
         more["image"] = PIL.Image.fromarray(picture()[0, :, 0].permute(1, 2, 0).numpy())

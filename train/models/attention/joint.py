@@ -28,7 +28,7 @@ class JointSequence:
     last: Attend
 
     @classmethod
-    def padded(cls, video_tokens: int, text_tokens: int, mask_BM: torch.Tensor | None) -> "JointSequence":
+    def pad(cls, video_tokens: int, text_tokens: int, mask_BM: torch.Tensor | None) -> "JointSequence":
         """Build the layout of a batch of one shape with padded text, all of it valid if there is no mask."""
         attend = Dense(None if mask_BM is None else F.pad(mask_BM, (video_tokens, 0), value=True))
         return cls([video_tokens], [text_tokens], attend, attend)

@@ -63,7 +63,7 @@ class CogVideoX(DiffusersDenoiser):
         self, x_BCTHW: torch.Tensor, time_B: torch.Tensor, context_BMD: torch.Tensor, mask_BM: torch.Tensor
     ) -> torch.Tensor:
         rotation = self._rotation(self.grid(x_BCTHW.shape[2:]), x_BCTHW.device)
-        return self._run(x_BCTHW, time_B, self.filled(context_BMD, mask_BM), rotation)
+        return self._run(x_BCTHW, time_B, self.fill_context(context_BMD, mask_BM), rotation)
 
     def text_in_sequence(self, mask_BM: torch.Tensor, parts: int) -> torch.Tensor:  # noqa: ARG002
         return mask_BM.new_ones(len(mask_BM), self.text_length)
@@ -78,7 +78,7 @@ class CogVideoX(DiffusersDenoiser):
         pack: TokenLayout,
     ) -> torch.Tensor:
         assert pack.self_attend is not None, "checked by denoise"
-        text_BMD = self.filled(context_BMD, mask_BM)[:, pack.local_text]
+        text_BMD = self.fill_context(context_BMD, mask_BM)[:, pack.local_text]
         rotation = self._rotation(grid, x_BCTHW.device)
         if rotation is not None:
             rotation = rotation[0][pack.local], rotation[1][pack.local]

@@ -141,7 +141,7 @@ class JointAttention:
             theirs: torch.Tensor = self.theirs(attn, x_BLD, text_BMD, attention_mask, at)
             return theirs
         if text_BMD is None:
-            y_BHLD = at.attend.attend(*self._rotated(_heads(attn, x_BLD), at))
+            y_BHLD = at.attend.attend(*self._rotate(_heads(attn, x_BLD), at))
             return _out(attn, y_BHLD)
         assert at.joint is not None, "text is part of the sequence"
         added = getattr(attn, "add_q_proj", None) is not None
@@ -151,12 +151,12 @@ class JointAttention:
             both = _heads(attn, torch.cat([x_BLD, text_BMD], dim=1))
             lengths = [x_BLD.shape[1], text_BMD.shape[1]]
             video, text = zip(*(torch.split(z_BHND, lengths, dim=2) for z_BHND in both), strict=True)
-        joint = map(at.joint.join, self._rotated(video, at), text)
+        joint = map(at.joint.join, self._rotate(video, at), text)
         y_BHLD, z_BHMD = at.joint.part(at.attend.attend(*joint))
         text_out = attn.to_add_out(z_BHMD.transpose(1, 2).flatten(2)) if added else _out(attn, z_BHMD)
         return _out(attn, y_BHLD), text_out
 
-    def _rotated(self, heads: Heads, at: Placed) -> Heads:
+    def _rotate(self, heads: Heads, at: Placed) -> Heads:
         from diffusers.models.embeddings import apply_rotary_emb
 
         q_BHLD, k_BHLD, v_BHLD = heads

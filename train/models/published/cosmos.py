@@ -48,7 +48,7 @@ class Cosmos(DiffusersDenoiser):
         y_BCTHW: torch.Tensor = self.model(
             hidden_states=x_BCTHW,
             timestep=time_B,
-            encoder_hidden_states=self.filled(context_BMD, mask_BM),
+            encoder_hidden_states=self.fill_context(context_BMD, mask_BM),
             fps=self.config.fps,
             padding_mask=padding,
             return_dict=False,

@@ -212,7 +212,7 @@ class DiffusersDenoiser(Denoiser):
         """Fixed number of text tokens; None: as many as there are."""
         raise NotImplementedError
 
-    def filled(self, context_BMD: torch.Tensor, mask_BM: torch.Tensor) -> torch.Tensor:
+    def fill_context(self, context_BMD: torch.Tensor, mask_BM: torch.Tensor) -> torch.Tensor:
         """Zero the context where the mask is false, and zero-pad it to [B, text_length, D].
 
         These models take no mask. Wan and Cosmos are trained with zeros up to a fixed length, which also makes

@@ -73,7 +73,7 @@ class DiffusersVAE(Tokenizer):
         Raises:
             UsageError: CogVideoX's VAE changes the number of frames for an even number of latent frames.
         """
-        video_BCTHW: torch.Tensor = self.vae.decode(self._restored(latents_BCTHW)).sample
+        video_BCTHW: torch.Tensor = self.vae.decode(self._restore(latents_BCTHW)).sample
         return video_BCTHW.float()
 
     def decode_layout(self, step: tuple[int, int] | None = None) -> TileLayout:
@@ -89,7 +89,7 @@ class DiffusersVAE(Tokenizer):
         Raises:
             UsageError: as in `decode`.
         """
-        return vae_tiles.decode_tile(self.vae, self._restored(latents_BCTHW))
+        return vae_tiles.decode_tile(self.vae, self._restore(latents_BCTHW))
 
     @torch.no_grad()
     def finish(self, decoded_BCTHW: torch.Tensor) -> torch.Tensor:
@@ -105,7 +105,7 @@ class DiffusersVAE(Tokenizer):
             )
         return latent
 
-    def _restored(self, latents_BCTHW: torch.Tensor) -> torch.Tensor:
+    def _restore(self, latents_BCTHW: torch.Tensor) -> torch.Tensor:
         """Return the latents that the VAE was trained with."""
         frames = latents_BCTHW.shape[2]
         if type(self.vae).__name__ == "AutoencoderKLCogVideoX" and frames % 2 == 0:

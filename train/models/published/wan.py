@@ -85,7 +85,7 @@ class Wan(DiffusersDenoiser):
     def _predict(
         self, x_BCTHW: torch.Tensor, time_B: torch.Tensor, context_BMD: torch.Tensor, mask_BM: torch.Tensor
     ) -> torch.Tensor:
-        context_BMD = self.filled(context_BMD, mask_BM)
+        context_BMD = self.fill_context(context_BMD, mask_BM)
         if not self.keeps_given:
             return self._velocity(x_BCTHW, time_B, context_BMD)
         channels = x_BCTHW.shape[1] - 1

@@ -136,7 +136,7 @@ class BlockCache:
             branch.probe = probe
         return hit
 
-    def computed(self, branch: _Branch, added: tuple[torch.Tensor, ...]) -> None:
+    def keep_change(self, branch: _Branch, added: tuple[torch.Tensor, ...]) -> None:
         """Keep what the blocks added; a collective where the change is recorded."""
         if branch.added and branch.moved is not None and not self.config.threshold:
             self.changes.append((branch.moved, self._change(branch.added[0], added[0])))
@@ -182,7 +182,7 @@ class _Evaluation:
                 self.entered = before if is_teacache else after
             elif index == self.last:
                 added = tuple(x - entered for x, entered in zip(after, self.entered, strict=True))
-                self.cache.computed(self.branch, added)
+                self.cache.keep_change(self.branch, added)
             return outputs
 
         return forward

@@ -74,13 +74,15 @@ class LatentParallel:
         grid = [n // p for n, p in zip(x_BCTHW.shape[2:], self.patch, strict=True)]
         division = divide(self.rules, grid, self.patch, self.groups.size, point.step, point.total)
         if division is None:
-            prediction = self._aided(self.undivided or self.guided, x_BCTHW, point, None, channel_spread)
+            prediction = self._combine_aided(
+                self.undivided or self.guided, x_BCTHW, point, None, channel_spread
+            )
         else:
-            prediction = self._blended(x_BCTHW, point, division)
+            prediction = self._blend_parts(x_BCTHW, point, division)
         share = rising(_progress(point), FINAL_FROM, self.rules.aids.final_smoothing)
         return smooth_latents(prediction, share, self.rules.per_part)
 
-    def _aided(
+    def _combine_aided(
         self,
         guided: Guided,
         x_BCTHW: torch.Tensor,
@@ -97,7 +99,9 @@ class LatentParallel:
             predictions, guided.weights, rules.aids, _progress(point), spread, rules.per_part
         )
 
-    def _blended(self, x_BCTHW: torch.Tensor, point: SchedulePoint, division: LatentDivision) -> torch.Tensor:
+    def _blend_parts(
+        self, x_BCTHW: torch.Tensor, point: SchedulePoint, division: LatentDivision
+    ) -> torch.Tensor:
         """Return the prediction of all parts."""
         rank, dim = self.groups.rank, 2 + division.axis
         shares_KN = blend_weights(division, self.rules.ramp).to(x_BCTHW.device, x_BCTHW.dtype)
@@ -113,7 +117,7 @@ class LatentParallel:
         if not self.rules.per_part:
             spread = partial(shared_spread, shares[rank], x_BCTHW[0, 0].numel(), self.groups)
         part = _rows(x_BCTHW, dim, rows).contiguous()
-        part = self._aided(guided, part, point, window, spread)
+        part = self._combine_aided(guided, part, point, window, spread)
         blended = torch.zeros_like(x_BCTHW, dtype=part.dtype)
         if self.rules.reduce == "sum":
             _rows(blended, dim, rows).add_(part * shares[rank])

@@ -34,7 +34,7 @@ class Slicing(NamedTuple):
         """Return the number of slices of a layer; even layers are spatial, odd ones and -1, the input, temporal."""
         return self.spatial if layer % 2 else self.temporal
 
-    def lifted(self, layer: int) -> int:
+    def num_lifted(self, layer: int) -> int:
         """Return the number of a layer's slices that are sent while the layer before it is computed."""
         return self.lifted_spatial if layer % 2 else self.lifted_temporal
 
@@ -115,12 +115,12 @@ def schedule(slicing: Slicing, pairs: int) -> list[Operation]:
     operations: list[Operation] = [
         PieceLaunch(0, index, part)
         for part in range(slicing.count(-1))
-        for index in range(slicing.lifted(0))
+        for index in range(slicing.num_lifted(0))
         if pairs
     ]
     for layer in range(2 * pairs):
-        count, launched, parts = slicing.count(layer), slicing.lifted(layer), slicing.count(layer - 1)
-        following = range(slicing.lifted(layer + 1) if layer + 1 < 2 * pairs else 0)
+        count, launched, parts = slicing.count(layer), slicing.num_lifted(layer), slicing.count(layer - 1)
+        following = range(slicing.num_lifted(layer + 1) if layer + 1 < 2 * pairs else 0)
         for index in range(count):
             ahead = range(launched, min(index + 2, count))
             operations += [PieceLaunch(layer, other, part) for other in ahead for part in range(parts)]

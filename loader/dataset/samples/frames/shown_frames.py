@@ -74,7 +74,7 @@ class PacketFrames:
             else:
                 self._shown.append((pts, packet.is_keyframe))
 
-    def told(self) -> ToldFrames | None:
+    def finish(self) -> ToldFrames | None:
         """Return the shown frames, once all packets are added; None if only decoding tells them."""
         pts = np.array([pts for pts, _ in self._shown], np.int64)
         order = np.argsort(pts, kind="stable")
@@ -102,7 +102,7 @@ def read_told(container: "InputContainer", stream: "VideoStream") -> ToldFrames 
     packets = PacketFrames(container, stream)
     for packet in container.demux(stream):
         packets.add(packet)
-    return packets.told()
+    return packets.finish()
 
 
 def count_shown(clip: bytes | memoryview) -> int:
