@@ -174,11 +174,21 @@ def test_a_cluster_that_never_grows_is_waited_for_so_long(ray_local: str) -> Non
 
 
 def test_a_cluster_is_asked_for_what_it_lacks_until_it_is_there(ray_local: str) -> None:
+    """Ray hands a request to its first or its second autoscaler, and what was asked before may decide to which."""
     from ray._private.ray_constants import AUTOSCALER_RESOURCE_REQUEST_CHANNEL
-    from ray.experimental.internal_kv import _internal_kv_get
+    from ray.autoscaler.v2.sdk import get_cluster_resource_state
+    from ray.experimental.internal_kv import _internal_kv_get, internal_kv_get_gcs_client
 
     def requested() -> list[dict[str, float]]:
-        return json.loads(_internal_kv_get(AUTOSCALER_RESOURCE_REQUEST_CHANNEL) or b"[]")
+        first = json.loads(_internal_kv_get(AUTOSCALER_RESOURCE_REQUEST_CHANNEL) or b"[]")
+        state = get_cluster_resource_state(internal_kv_get_gcs_client())
+        second = [
+            dict(bundle.request.resources_bundle)
+            for constraint in state.cluster_resource_constraints
+            for bundle in constraint.resource_requests
+            for _ in range(bundle.count)
+        ]
+        return sorted(first + second, key=str)
 
     cluster_size()
     requests: list[list[dict[str, float]]] = []
