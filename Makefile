@@ -47,7 +47,7 @@ quick: .venv/.installed
 
 # What compiles: the kernels of csrc/ in the emulator, a mutant of each kind, and where nvcc is their code for every GPU
 # architecture.
-COMPILED := $(wildcard tests/train/kernels/test_csrc*.py) $(addprefix tests/train/kernels/test_kernels_,host.py nvrtc.py)
+COMPILED := tests/train/kernels tests/recipes
 kernels: .venv/.installed
 	# Two files at a time: cubins wait for the assembler, mutants run in the emulator.
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "toolchain and not nightly" $(COMPILED)

@@ -37,17 +37,24 @@ class Code:
         self.files: list[str] = []
         shutil.copytree(ROOT / "reelweave", home / "reelweave", symlinks=True)
         for room in ROOMS:
-            shutil.copytree(ROOT / room, home / room, ignore=shutil.ignore_patterns("__pycache__"))
-        (home / "csrc").symlink_to(ROOT / "csrc")
+            ignored = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(ROOT / room, home / room, symlinks=True, ignore=ignored)
+        shutil.copytree(ROOT / "csrc", home / "csrc")
 
-    def perform(self, page: str, heading: str) -> None:
-        """Do what the steps behind a heading or a first sentence of a page say."""
+    def add_tests(self) -> None:
+        """Copy the tests, too, for recipes that add one."""
+        shutil.copy(ROOT / "pyproject.toml", self.home)
+        shutil.copytree(ROOT / "tests", self.home / "tests", ignore=shutil.ignore_patterns("__pycache__"))
+
+    def perform(self, page: str, heading: str, without: int | None = None) -> None:
+        """Do what the steps behind a heading or a first sentence of a page say, all or all but one of them."""
         text = (ROOT / "docs" / page).read_text()
         assert text.count(heading) == 1, f"{page} has no {heading!r}"
         steps = "1. " + text.partition(heading)[2].partition("\n1. ")[2]
         recipe = re.split(r"(?m)^(?=[A-Z#*])", steps)[0]
-        for step in filter(None, _STEP.split(recipe)):
-            self._step(step)
+        for index, step in enumerate(filter(None, _STEP.split(recipe)), 1):
+            if index != without:
+                self._step(step)
 
     def _step(self, step: str) -> None:
         path, where, text = "", "", ""

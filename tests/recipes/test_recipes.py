@@ -1,6 +1,7 @@
 """The docs' recipes for extensions of our own code: performed word for word, they work, and touch few files."""
 
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from reelweave.loader.dataset import open_dataset
 from tests.curate.run.test_run import SMALL_WORDS
 from tests.media import write_video
 from tests.recipes.recipe import Code
-from tests.thorough import thorough
+from tests.thorough import beyond, thorough
 
 CLI = "reelweave.pipelines.cli"
 
@@ -81,6 +82,53 @@ def test_a_section_of_the_report(code: Code, raw: Path) -> None:
     assert "3 words on average; 0 samples without any" in (out / "report/index.html").read_text()
     done = code.run(CLI, "report", str(out), "--json")
     assert json.loads(done.stdout)["captions"] == {"empty": 0, "words": 3.0}
+
+
+KERNEL = "kernels.md", "## An operator of your own"
+
+
+def run_kernel_test(code: Code, marked: str) -> subprocess.CompletedProcess[str]:
+    test = "tests/train/kernels/test_scaled_add.py"
+    return code.run("pytest", "-q", "-n0", "-p", "no:cacheprovider", "-m", marked, test)
+
+
+def test_a_kernel(code: Code) -> None:
+    code.add_tests()
+    code.perform(*KERNEL)
+    assert len(code.files) == 6
+    code.check()
+    done = run_kernel_test(code, "not toolchain")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "5 passed" in done.stdout
+
+
+@pytest.mark.toolchain
+def test_a_kernel_compiles_and_agrees_with_float64(code: Code) -> None:
+    code.add_tests()
+    code.perform(*KERNEL)
+    done = run_kernel_test(code, "toolchain")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("step", "lack"),
+    beyond(
+        1,
+        [
+            (4, "test_the_host_has_both_passes"),
+            (1, "No module named 'reelweave.train.kernels.scaled_add'"),
+            (2, "csrc/scaled_add.cu"),
+            (3, "No module named 'reelweave.train.kernels.cuda.host_scaled_add'"),
+            (5, "file or directory not found"),
+        ],
+    ),
+)
+def test_a_kernel_needs_each_of_its_steps(code: Code, step: int, lack: str) -> None:
+    code.add_tests()
+    code.perform(*KERNEL, without=step)
+    done = run_kernel_test(code, "not toolchain")
+    assert done.returncode != 0
+    assert lack in done.stdout + done.stderr
 
 
 def test_a_recipe_that_leaves_out_a_step_is_noticed(code: Code) -> None:

@@ -21,4 +21,6 @@ def with_references(kernels: Kernels) -> Kernels:
 
         return run
 
-    return kernels.replaced(**{operator: whole(operator) for operator in kernels.operators})
+    # A host has operators, too, whose module nobody has imported: no model calls them.
+    imported = [operator for operator in kernels.operators if operator in REFERENCES]
+    return kernels.replaced(**{operator: whole(operator) for operator in imported})

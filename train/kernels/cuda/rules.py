@@ -1,4 +1,4 @@
-"""Launch rules and argument blocks of the kernels, read from csrc/rules.h and csrc/args.h."""
+"""Launch rules and argument blocks of the kernels, read from csrc/rules.h, csrc/args.h and sources of one operator."""
 
 import ctypes
 import re
@@ -63,9 +63,9 @@ def backward_classes() -> tuple[BackwardClass, ...]:
 
 
 @cache
-def struct(name: str) -> type[ctypes.Structure]:
-    """Return an argument block of args.h as a structure of ctypes."""
-    body = dict(_STRUCT.findall(_read("args.h")))[name]
+def struct(name: str, source: str = "args.h") -> type[ctypes.Structure]:
+    """Return an argument block that a file of csrc/ declares as a structure of ctypes; args.h has its parts."""
+    body = dict(_STRUCT.findall(_read(source)))[name]
     declarations = [match for part in body.split(";") if (match := _DECLARATION.fullmatch(part.strip()))]
     fields = [field for declaration in declarations for field in _fields(declaration)]
     return type(name, (ctypes.Structure,), {"_fields_": fields})
@@ -83,6 +83,6 @@ def _fields(declaration: re.Match[str]) -> list[tuple[str, Any]]:
     return fields
 
 
-def _read(header: str) -> str:
-    """Return the text of a header without its comments."""
-    return re.sub(r"//[^\n]*", "", (CSRC / header).read_text(encoding="utf-8"))
+def _read(source: str) -> str:
+    """Return the text of a file of csrc/ without its comments."""
+    return re.sub(r"//[^\n]*", "", (CSRC / source).read_text(encoding="utf-8"))
