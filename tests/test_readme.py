@@ -61,7 +61,7 @@ def test_the_ten_lines_stream_a_dataset(tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_and_commands_exist(page: Path) -> None:
     text = page.read_text()
-    for target in re.findall(r"\]\(([^)#]+)\)", text):
+    for target in re.findall(r"\]\(([^)#\s]+)\)", text):
         assert (page.parent / target).exists(), f"{page.name} links to {target}"
     for command in re.findall(r"(?:^    |`)(?:\S*/)?reelweave (\w+)", text, re.MULTILINE):
         assert command in COMMANDS, f"{page.name} names the command {command}"
