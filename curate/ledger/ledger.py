@@ -26,7 +26,7 @@ class Ledger:
 
     @property
     def entries(self) -> LedgerEntries:
-        """Results of stages."""
+        """Results of stages, keyed by fingerprint and input."""
         return LedgerEntries(self.storage)
 
     @property

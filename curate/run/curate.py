@@ -28,6 +28,7 @@ from reelweave.curate.run.stages.custom_stages import stage_facts
 from reelweave.curate.run.stages.model_stage import ModelStage
 from reelweave.curate.run.stages.model_stages import availability, check, model_digests, model_stages
 from reelweave.curate.run.state.curation_state import CurationState
+from reelweave.curate.run.state.run_inputs import RunInputs
 from reelweave.curate.run.tables.clips import clip_ids
 from reelweave.curate.run.tables.columns import column, equal, filter_rows, places_in, texts_of
 from reelweave.curate.run.tables.places import identities_of
@@ -222,7 +223,9 @@ def _curate(
     weights = check(config, request.stages)
     ledger.notes.write("config", config.content())
     missing = availability(config)
-    state = CurationState.of(config, ledger, request.sources, dataset, request.stages, request.models)
+    state = CurationState.of(
+        RunInputs.of(config, ledger, request.sources, dataset, request.stages, request.models)
+    )
     if change.retry_failed:
         state.todo.forget_failures()
     open_work = sentences(work_of(state, request.before, change.redo_older))
@@ -277,7 +280,7 @@ def _older(request: Asked, config: CurateConfig) -> tuple[str, ...]:
     ):
         return ()
     state = CurationState.of(
-        config, request.ledger, request.sources, request.dataset, request.stages, request.models
+        RunInputs.of(config, request.ledger, request.sources, request.dataset, request.stages, request.models)
     )
     return sentences(work_of(state, None, redo_older=False))
 

@@ -22,6 +22,7 @@ from reelweave.curate.run.outlook.work import Work, work_of
 from reelweave.curate.run.runners.progress import STATUS, Progress
 from reelweave.curate.run.stages.model_stages import check, model_digests, model_stages
 from reelweave.curate.run.state.curation_state import CurationState
+from reelweave.curate.run.state.run_inputs import RunInputs
 from reelweave.curate.run.tables.columns import column, equal, filter_rows
 from reelweave.curate.run.tables.partitions import Partitions
 from reelweave.curate.sources.headers import read_headers
@@ -55,7 +56,9 @@ def forecast_curation(
         sources = list_sources(inputs, config.storage)
         stages = model_stages(config)
         check(config, stages)
-        state = CurationState.of(config, ledger, sources, None, stages, model_digests(stages, ledger))
+        state = CurationState.of(
+            RunInputs.of(config, ledger, sources, None, stages, model_digests(stages, ledger))
+        )
         looked_at = sorted(sources, key=lambda source: digest(source.uri))[: rates.headers]
         extent = extents(sources, read_headers(looked_at, config.storage, config.probe))
         sample = choose_sample(sources, extent, rates.sample)
@@ -99,7 +102,9 @@ def forecast_update(
         if request.dataset is None:
             return None
         state = CurationState.of(
-            config, request.ledger, request.sources, request.dataset, request.stages, request.models
+            RunInputs.of(
+                config, request.ledger, request.sources, request.dataset, request.stages, request.models
+            )
         )
         if retry_failed:
             state.todo.forget_failures()

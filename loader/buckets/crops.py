@@ -29,7 +29,7 @@ class Crops:
 
     @property
     def words(self) -> str:
-        """What they lose."""
+        """Clause that says how much the crop takes off the pictures."""
         share = f"more than {LARGE_CROP:.0%} of their picture"
         return f"{share} to the crop that fills their size, at most {self.largest:.0%}"
 

@@ -51,6 +51,7 @@ from reelweave.curate.run.shard import WriteShard
 from reelweave.curate.run.stages.clip_stages import caption_identity
 from reelweave.curate.run.stages.model_stages import model_stages
 from reelweave.curate.run.state.curation_state import CurationState
+from reelweave.curate.run.state.run_inputs import RunInputs
 from reelweave.curate.run.state.stored_clips import StoredClips
 from reelweave.curate.run.tables.closed import text_id
 from reelweave.curate.run.tables.samples import accounting_table, scores_table
@@ -133,7 +134,7 @@ def make_segments(folder: Path, sources: int, per_source: int) -> None:
     """Write a list of sources and the segments of their entries, as a long run leaves them."""
     make_list(folder, sources)
     ledger = Ledger(open_storage(folder / "dataset"))
-    state = CurationState.of(CONFIG, ledger, [], None, model_stages(CONFIG), {})
+    state = CurationState.of(RunInputs.of(CONFIG, ledger, [], None, model_stages(CONFIG), {}))
     [stage] = state.inputs.stages
     listed = list_sources([str(folder / "list.csv")], CONFIG.storage)
     # Entries of one segment are made as workers make them; other segments have other digests.
@@ -239,7 +240,7 @@ def make(folder: Path, sources: int, per_source: int, pictures: int) -> None:
     """Write a list of sources and the entries, arrays and clips that workers make of them."""
     make_list(folder, sources)
     ledger = Ledger(open_storage(folder / "dataset"))
-    state = CurationState.of(CONFIG, ledger, [], None, model_stages(CONFIG), {})
+    state = CurationState.of(RunInputs.of(CONFIG, ledger, [], None, model_stages(CONFIG), {}))
     [captions] = state.inputs.stages
     clips = folder / "dataset/.ledger/clips"
     clips.mkdir(parents=True)

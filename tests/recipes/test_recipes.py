@@ -108,6 +108,8 @@ def test_a_kernel_compiles_and_agrees_with_float64(code: Code) -> None:
     code.perform(*KERNEL)
     done = run_kernel_test(code, "toolchain")
     assert done.returncode == 0, done.stdout + done.stderr
+    if "skipped" in done.stdout:
+        pytest.skip("a compiler is missing")
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from reelweave.loader.dataset import Dataset
 
 @dataclass(frozen=True)
 class RunInputs:
-    """What a run begins with; nothing of it changes.
+    """Inputs of a run, which stay as they are.
 
     Attributes:
         config: Configuration of all stages.
@@ -56,7 +56,17 @@ class RunInputs:
         stages: Sequence[ModelStage],
         models: Mapping[str, str],
     ) -> "RunInputs":
-        """Return the inputs of a run; see `reelweave.curate.run.state.curation_state.CurationState.of`."""
+        """Derive the inputs of a run.
+
+        Args:
+            config: Configuration of all stages.
+            ledger: Entries of this run and of earlier ones.
+            sources: All sources of the input.
+            dataset: The present revision; None where nothing is published.
+            stages: Stages over clips that the configuration asks for, from
+                `reelweave.curate.run.stages.model_stages.model_stages`.
+            models: Identities of their models, from `reelweave.curate.run.stages.model_stages.model_digests`.
+        """
         by_uri = {source.uri: source for source in sources}
         removals = dataset.manifest.removals if dataset is not None else ()
         take_downs = TakeDowns(tuple(removals)).of_older_names(by_uri)

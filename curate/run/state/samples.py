@@ -14,7 +14,7 @@ from reelweave.curate.run.tables.samples import samples_of, vector_column
 
 
 class Samples:
-    """Makes samples of clips.
+    """Converter of kept clips to samples of shards.
 
     Args:
         inputs: Inputs of the run.

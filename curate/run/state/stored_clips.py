@@ -1,4 +1,4 @@
-"""Where the bytes and arrays of clips lie: in the ledger, or in shards of the present revision."""
+"""Locations of the bytes and arrays of clips: in the ledger, or in shards of the present revision."""
 
 from collections.abc import Iterator
 

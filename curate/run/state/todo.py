@@ -1,4 +1,4 @@
-"""What is left to do in a curation: sources to cut, clips to send through stages, and results that do not count."""
+"""Open work of a curation: sources to cut, clips to send through stages, and results that do not count."""
 
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import replace

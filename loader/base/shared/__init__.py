@@ -1,1 +1,1 @@
-"""What the processes of a machine share: locks, files, memory, the space of a disk cache."""
+"""Resources that the processes of a machine share: locks, files, memory, the space of a disk cache."""

@@ -64,7 +64,7 @@ def lock_if_possible(path: Path) -> Iterator[None]:
 
 
 def lock_handle(handle: int, wait: bool = False) -> None:
-    """Lock an open file.
+    """Take the exclusive lock of an open file.
 
     Raises:
         BlockingIOError: another one holds it, and ``wait`` is False.

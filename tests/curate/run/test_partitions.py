@@ -21,6 +21,7 @@ from reelweave.curate.run.shard import WriteShard
 from reelweave.curate.run.stages.clip_stages import caption_identity
 from reelweave.curate.run.stages.model_stages import model_stages
 from reelweave.curate.run.state.curation_state import CurationState
+from reelweave.curate.run.state.run_inputs import RunInputs
 from reelweave.curate.run.tables.closed import ClosedSources
 from reelweave.curate.run.tables.partitions import Partitions
 from reelweave.curate.source_pass.cut_source import STAGE, arrays_name, source_id
@@ -46,7 +47,7 @@ def work_done(folder: Path) -> None:
     """Leave what workers leave: some sources twice under two names, and some clips with the same bytes."""
     make_list(folder, SOURCES)
     ledger = Ledger(open_storage(folder / "dataset"))
-    state = CurationState.of(config(), ledger, [], None, model_stages(config()), {})
+    state = CurationState.of(RunInputs.of(config(), ledger, [], None, model_stages(config()), {}))
     [captions] = state.inputs.stages
     clips = folder / "dataset/.ledger/clips"
     clips.mkdir(parents=True)
@@ -141,7 +142,9 @@ def test_without_perceptual_duplicates_no_arrays_are_read(
     sources = list_sources([str(tmp_path / "list.csv")], config().storage)
     asked = config(dedup={"perceptual": {"enabled": False}})
     state = CurationState.of(
-        asked, Ledger(open_storage(tmp_path / "dataset")), sources, None, model_stages(asked), {}
+        RunInputs.of(
+            asked, Ledger(open_storage(tmp_path / "dataset")), sources, None, model_stages(asked), {}
+        )
     )
     monkeypatch.setattr(LedgerBlobs, "many_arrays", lambda *_: pytest.fail("arrays were read"))
     states = state.verdict.decide(state.inputs.sources.keys(), set()).read(0).column("state").to_pylist()
