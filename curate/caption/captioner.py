@@ -39,6 +39,7 @@ class CaptionInput:
         pictures: uint8 [n, height, width, 3] RGB.
         times_s: float64 [n]: display times of the pictures.
         shown: Indices of the pictures of each window.
+        unused: Origin that tells of a sidecar that was not used; "" without one.
     """
 
     parts: list[CaptionWindow]
@@ -46,6 +47,7 @@ class CaptionInput:
     pictures: NDArray[np.uint8]
     times_s: NDArray[np.float64]
     shown: list[list[int]]
+    unused: str = ""
 
 
 @dataclass(frozen=True)

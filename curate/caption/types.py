@@ -11,8 +11,10 @@ class Caption:
     Attributes:
         text: Words with single blanks between them; "" without a caption.
         source: Origin: "input" (the list that named the source), "sidecar:NAME.txt", "container:title",
-            "model:NAME", "unreadable:NAME.txt" (a sidecar that is no UTF-8, and no other text), or "none".
-        provenance: Provenance of a model's caption, all as text: see `reelweave.curate.caption.provenance`.
+            "model:NAME", or "none". Where nothing else has a text, "unreadable:NAME.txt" tells of a sidecar that is no
+            UTF-8, and "unused:NAME.json (REASON)" of one without a caption.
+        provenance: Provenance of a model's caption, all as text: see `reelweave.curate.caption.provenance`; and of any
+            caption, "unused_sidecar", the sidecar that gave none.
     """
 
     text: str

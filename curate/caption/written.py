@@ -1,19 +1,24 @@
 """Captions written by people: in the list that named the source, beside the video, or in its tags."""
 
-import json
 import re
 import unicodedata
-from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import replace
 
 from reelweave.curate.caption.config import CaptionConfig
+from reelweave.curate.caption.sidecars import (
+    SIDECARS,
+    UNUSED,
+    UnusedSidecarError,
+    is_unused,
+    read_sidecar,
+    unused_origin,
+)
 from reelweave.curate.caption.types import NO_CAPTION, Caption
-from reelweave.curate.sources.column_names import names_spans
 from reelweave.curate.sources.source_ref import stem_of
 from reelweave.loader.errors import ObjectError
-from reelweave.loader.storage.base import ObjectInfo, Storage
-from reelweave.loader.text import first_text, words
+from reelweave.loader.storage.base import Storage
+from reelweave.loader.text import words
 
 CONTAINER_TAGS = ("description", "synopsis", "comment", "title")
 
@@ -32,17 +37,12 @@ _OF_SOFTWARE = re.compile(
 )
 
 
-class _SegmentsError(Exception):
-    """Reason why the captions of a sidecar are not those of the film."""
-
-
 def find_written(
     storage: Storage, path: str, caption: str | None, tags: Mapping[str, str], config: CaptionConfig
 ) -> Caption:
     """Return the caption that people wrote for a source, or ``NO_CAPTION``.
 
-    A sidecar that is no text, or JSON without a "caption", counts as absent; so does a tag that is not
-    `plausible`.
+    A sidecar without a caption counts as absent, and is told; so does a tag that is not `plausible`.
 
     Args:
         storage: Storage of the source.
@@ -51,8 +51,8 @@ def find_written(
         tags: Tags of the container.
         config: Settings of the accepted origins.
 
-    A sidecar that is not UTF-8, nor UTF-16 with its byte order mark, gives no text; where nothing else does,
-    the origin is "unreadable:NAME.txt".
+    Where nothing else gives a text, the origin is that of the first sidecar that was not used and the reason; where a
+    tag does, `UNUSED` of the provenance names it.
 
     Raises:
         MachineError: The disk, the network or this machine keeps a sidecar from being read.
@@ -62,27 +62,33 @@ def find_written(
     if text:
         return Caption(text, "input")
     stem = stem_of(path)
-    unreadable = ""
-    if config.sidecars:
-        for suffix, parse in ((".txt", _clean), (".json", _from_json)):
-            try:
-                info = storage.stat(stem + suffix)
-            except ObjectError:  # a signed address of the video rarely opens its neighbours
-                break
-            try:
-                text = parse(_read_text(storage, info, config), config.max_chars) if info else ""
-            except UnicodeDecodeError:
-                text, unreadable = "", unreadable or f"unreadable:{stem.rsplit('/', 1)[-1]}{suffix}"
-            except _SegmentsError as error:
-                raise ObjectError(f"{stem}{suffix} {error}") from error
-            if text:
-                return Caption(text, f"sidecar:{stem.rsplit('/', 1)[-1]}{suffix}")
+    unused = ""
+    for suffix in SIDECARS if config.sidecars else ():
+        name = f"{stem.rsplit('/', 1)[-1]}{suffix}"
+        try:
+            info = storage.stat(stem + suffix)
+        except ObjectError:  # a signed address of the video rarely opens its neighbours
+            break
+        try:
+            text = read_sidecar(storage, info, config.max_chars) if info else ""
+        except UnusedSidecarError as error:
+            unused = unused or unused_origin(name, error)
+            continue
+        if text := _clean(text, config.max_chars):
+            return Caption(text, f"sidecar:{name}")
     if config.container:
         for tag in CONTAINER_TAGS:
             text = _clean(tags.get(tag, ""), config.max_chars)
             if plausible(text, stem.rsplit("/", 1)[-1]):
-                return Caption(text, f"container:{tag}")
-    return Caption("", unreadable) if unreadable else NO_CAPTION
+                return with_unused(Caption(text, f"container:{tag}"), unused)
+    return Caption("", unused) if unused else NO_CAPTION
+
+
+def with_unused(caption: Caption, origin: str) -> Caption:
+    """Return a caption whose provenance names the sidecar that was not used, where an origin tells of one."""
+    return (
+        replace(caption, provenance={**caption.provenance, UNUSED: origin}) if is_unused(origin) else caption
+    )
 
 
 def plausible(text: str, name: str) -> bool:
@@ -104,35 +110,6 @@ def plausible(text: str, name: str) -> bool:
     count = sum(1 for word in words(plain) if _WORD.fullmatch(word) or not word.isascii())
     letters = sum(char.isalpha() or unicodedata.category(char).startswith("M") for char in written)
     return count >= _MIN_WORDS and letters >= _MIN_LETTERS * len(written)
-
-
-def _read_text(storage: Storage, info: ObjectInfo, config: CaptionConfig) -> str:
-    # UTF-8 needs at most four bytes per character, JSON escapes six; a longer file is no caption.
-    limit = 16 * config.max_chars
-    if info.size > limit:
-        return ""
-    try:
-        data = storage.read(info.path, 0, limit)
-    except FileNotFoundError:  # removed meanwhile
-        return ""
-    return data.decode("utf-16" if data.startswith((BOM_UTF16_LE, BOM_UTF16_BE)) else "utf-8-sig")
-
-
-def _from_json(text: str, max_chars: int) -> str:
-    try:
-        value = json.loads(text) if text else None
-    except (ValueError, RecursionError):  # no JSON, or nested too deeply
-        return ""
-    caption = value.get("caption") if isinstance(value, dict) else None
-    if isinstance(caption, list) and len(caption) > 1 and _lists_segments(value):
-        raise _SegmentsError(
-            "lists captions of segments; name them in a list of inputs instead (docs/inputs.md)"
-        )
-    return _clean(first_text(caption), max_chars)
-
-
-def _lists_segments(value: Any) -> bool:
-    return any(isinstance(nested, list) and names_spans(name) for name, nested in value.items())
 
 
 def _clean(text: str, max_chars: int) -> str:

@@ -10,7 +10,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from reelweave.curate.caption.sidecars import UNUSED, describe_unused
 from reelweave.curate.config import CurateConfig
 from reelweave.curate.filters.measure import ADDED
 from reelweave.curate.ledger.digest import digest_of
@@ -50,7 +52,6 @@ from reelweave.loader.text import pluralize
 
 COMMAND = "reelweave curate"
 VERSIONED = ("reelweave", "av", "numpy", "pyarrow")
-_UNREADABLE = "unreadable:"
 
 
 @dataclass(frozen=True)
@@ -248,7 +249,7 @@ def _curate(
     )
     rejected = pa.concat_arrays([_rejected_ids(table) for table in clips])
     seconds = driver.seconds()
-    notes = (*driver.notes(), *_unreadable(clips), *state.verdict.copies.notes, *_remarks(clips))
+    notes = (*driver.notes(), *_unused_sidecars(clips), *state.verdict.copies.notes, *_remarks(clips))
     del state, driver, clips  # publishing takes as much memory again
     stored = [source.stored() for source in request.sources]
     ledger.notes.write("inputs", {"inputs": list(request.inputs), "sources": stored})
@@ -290,22 +291,14 @@ def _rejected_ids(clips: pa.Table) -> pa.Array:
     return clip_ids(filter_rows(clips, ~equal(clips, "state", "kept") & ~equal(clips, "sha256", "")))
 
 
-def _unreadable(clips: Iterable[pa.Table]) -> tuple[str, ...]:
-    """Return in words how many kept clips have a caption that could not be read."""
-    names = [
-        name
-        for table in clips
-        for name in column(filter_rows(table, equal(table, "state", "kept")), "caption_source").to_pylist()
-        if name and name.startswith(_UNREADABLE)
-    ]
-    if not names:
-        return ()
-    first = names[0].removeprefix(_UNREADABLE)
-    return (
-        f"{pluralize(len(names), 'clip has', 'clips have')} no caption, since a sidecar is not"
-        f" UTF-8 (the first: {first}); write it again as"
-        " UTF-8 and run the command with --update",
-    )
+def _unused_sidecars(clips: Iterable[pa.Table]) -> tuple[str, ...]:
+    """Return in words how many kept clips have a sidecar that was not used."""
+    origins: list[str | None] = []
+    for table in clips:
+        kept = filter_rows(table, equal(table, "state", "kept"))
+        beside = pc.map_lookup(column(kept, "caption_provenance"), UNUSED, "first")
+        origins += pc.coalesce(beside, column(kept, "caption_source")).to_pylist()
+    return describe_unused(origins)
 
 
 def _remarks(clips: Iterable[pa.Table]) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 import functools
 import os
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from pathlib import PurePosixPath
 
 from reelweave.curate.sources.addresses import (
@@ -32,6 +32,8 @@ from reelweave.loader.text import pluralize
 
 __all__ = ["SourceRef", "list_sources", "redact_input"]
 
+_MOST_UNPAIRED = 3
+"""Files beside no video that a note names."""
 _MOST_KINDS = 5
 """Extensions that a note about files left out names."""
 
@@ -57,9 +59,10 @@ def list_sources(
         RunError: A storage failed, or a web address among the inputs cannot be read.
     """
     inputs = list(inputs)
+    named = frozenset(map(_absolute, inputs))
     merged = NamedSources()
     for text in inputs:
-        for source, entry in _expand(text, config, tell):
+        for source, entry in _expand(text, config, tell, named):
             merged.add(source, entry)
     sources = merged.sources()
     for note in merged.notes():
@@ -75,7 +78,7 @@ def list_sources(
 
 
 def _expand(
-    text: str, config: StorageConfig, tell: Callable[[str], object]
+    text: str, config: StorageConfig, tell: Callable[[str], object], named: Set[str]
 ) -> Iterator[tuple[SourceRef, str]]:
     """Yield the sources of an input, each with the entry of a list that names it, or ""."""
     if is_remote(text) and not is_utf8(text):
@@ -89,11 +92,16 @@ def _expand(
         return
     if is_web(text):
         raise UsageError(f"input {redact_input(text)} does not exist; check the address")
-    yield from ((source, "") for source in _in_folder(text, config, tell))
+    yield from ((source, "") for source in _in_folder(text, config, tell, named))
 
 
-def _in_folder(text: str, config: StorageConfig, tell: Callable[[str], object]) -> list[SourceRef]:
-    """Return the sources below a folder or prefix, with what is known of their sidecars."""
+def _in_folder(
+    text: str, config: StorageConfig, tell: Callable[[str], object], named: Set[str]
+) -> list[SourceRef]:
+    """Return the sources below a folder or prefix, with what is known of their sidecars.
+
+    Files that are inputs themselves, by their absolute address, are neither left out nor sidecars.
+    """
     storage = open_storage(text, config)
     base = storage.root if text.startswith("file:") else text.rstrip("/")
     hidden = 0
@@ -113,6 +121,8 @@ def _in_folder(text: str, config: StorageConfig, tell: Callable[[str], object]) 
         elif video:
             look = functools.partial(storage.stat, entry.path)
             videos.append(source_at(uri, info) if info else looked_up(uri, look))
+        elif _absolute(uri) in named:
+            continue
         elif (exact_suffix := PurePosixPath(entry.path).suffix) in SIDECAR_SUFFIXES:
             if info := info or sidecar_of(storage, entry.path):
                 sidecars[uri.removesuffix(exact_suffix)].append(version_of(exact_suffix, info))
@@ -124,8 +134,30 @@ def _in_folder(text: str, config: StorageConfig, tell: Callable[[str], object]) 
             f"input {text} does not exist or is empty; give a file, a folder, an s3:// prefix, a web address"
             " or a list"
         )
+    stems = {stem_of(video.uri) for video in videos}
+    unpaired = (
+        stem + version.partition(" ")[0] for stem in sidecars.keys() - stems for version in sidecars[stem]
+    )
+    _tell_unpaired(text, sorted(unpaired), tell)
     _tell_left_out(text, hidden, other_suffixes, tell, lists)
     return [with_sidecars(video, sidecars.get(stem_of(video.uri), ())) for video in videos]
+
+
+def _tell_unpaired(text: str, uris: Sequence[str], tell: Callable[[str], object]) -> None:
+    """Tell files that look like sidecars and stand beside no video of their name."""
+    if uris:
+        first = ", ".join(redact_input(uri) for uri in uris[:_MOST_UNPAIRED])
+        files = pluralize(len(uris), "file that ends", "files that end")
+        tell(
+            f"not used below {redact_input(text)}: {files} in .txt or .json beside no video of the same"
+            f" name ({first}{', ...' if len(uris) > _MOST_UNPAIRED else ''}); the caption"
+            " of NAME.mp4 is NAME.txt or NAME.json; name a list of captions as an input, too"
+        )
+
+
+def _absolute(text: str) -> str:
+    """Return the absolute address of an input."""
+    return text if is_remote(text) else os.path.abspath(text)  # noqa: PTH100 - links stay
 
 
 def _tell_left_out(

@@ -1,14 +1,14 @@
 """Captions: written ones of a source first, then a model's."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
 from reelweave.curate.caption import CaptionConfig, Captioner
 from reelweave.curate.caption.captioner import CaptionInput
 from reelweave.curate.caption.types import NO_CAPTION, Caption
-from reelweave.curate.caption.written import find_written
+from reelweave.curate.caption.written import find_written, with_unused
 from reelweave.curate.ledger.ledger import Ledger
 from reelweave.curate.ledger.records import ClipResult
 from reelweave.curate.models.clip_frames import Fault
@@ -83,7 +83,10 @@ class CaptionClips:
         written = None if self.captioner and self.config.overwrite_written else self._written(task)
         if isinstance(written, Fault) or (written and written.text):
             return written
-        return (written or NO_CAPTION) if self.captioner is None else self.captioner.prepare(read(task))
+        if self.captioner is None:
+            return written or NO_CAPTION
+        view = self.captioner.prepare(read(task))
+        return replace(view, unused=written.source) if written and isinstance(view, CaptionInput) else view
 
     def __call__(
         self, tasks: Sequence[ClipTask], prepared: Callable[[ClipTask], CaptionInput | Caption | Fault]
@@ -93,7 +96,10 @@ class CaptionClips:
         caption_inputs = [stage_input for stage_input in inputs if isinstance(stage_input, CaptionInput)]
         by_model = iter(self.captioner.answer(caption_inputs) if self.captioner else ())
         return [
-            next(by_model) if isinstance(stage_input, CaptionInput) else stage_input for stage_input in inputs
+            _with_unused(next(by_model), stage_input.unused)
+            if isinstance(stage_input, CaptionInput)
+            else stage_input
+            for stage_input in inputs
         ]
 
     def _written(self, task: ClipTask) -> Caption | Fault:
@@ -115,3 +121,7 @@ class CaptionClips:
             return find_written(storage, name, task.caption, task.tags, self.config)
         except ObjectError as error:
             return Fault(f"the sidecar with its caption: {error}")
+
+
+def _with_unused(answer: Caption | Fault, origin: str) -> Caption | Fault:
+    return with_unused(answer, origin) if isinstance(answer, Caption) else answer

@@ -11,8 +11,12 @@ from reelweave.curate.caption.captioner import shorten_text
 from reelweave.curate.caption.models.backend import Ask, Draft
 from reelweave.curate.caption.prompts import PROMPTS, prompt_text, sha256
 from reelweave.curate.caption.windows import CaptionWindow, pictures_of, windows
+from reelweave.curate.ledger.records import Record
 from reelweave.curate.models.clip_frames import Fault
+from reelweave.curate.run.stages.caption_stage import CaptionClips
+from reelweave.curate.source_pass.tasks import ClipTask
 from reelweave.loader.errors import UsageError
+from reelweave.loader.storage import StorageConfig
 from tests.media import write_video
 from tests.thorough import beyond
 from tests.tiny_vlm import tiny_vlm, tiny_writer
@@ -55,6 +59,19 @@ def test_loading_a_model_prints_nothing(teller: Path, clip: bytes, capfd: pytest
     captioner.check()
     captioner([clip])
     assert capfd.readouterr() == ("", "")
+
+
+def test_a_caption_by_a_model_names_the_sidecar_that_gave_none(
+    teller: Path, clip: bytes, tmp_path: Path
+) -> None:
+    (tmp_path / "a.json").write_text('{"text": "A boat."}')
+    config = settings(teller)
+    clips = CaptionClips(config, StorageConfig(), Captioner(config))
+    task = ClipTask(Record(str(tmp_path / "a.mp4")))
+    (found,) = clips([task], lambda task: clips.prepare(task, lambda _: clip))
+    assert isinstance(found, Caption)
+    assert found.text == FIRST
+    assert found.provenance["unused_sidecar"] == 'unused:a.json (JSON without the key "caption")'
 
 
 def test_the_words_depend_on_the_pictures(tmp_path: Path, clip: bytes) -> None:

@@ -69,26 +69,34 @@ def test_a_json_sidecar_comes_before_the_container(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content",
+    ("content", "reason"),
     [
-        *(
-            "{",
-            "[1]",
-            '{"caption": 7}',
-            '{"text": "x"}',
-            b"\xff\xfe",
-            "",
-            "   ",
-            "1" * 15_000,
-            '{"caption": NaN}',
-        ),
-        *("[" * 15_000, '{"caption":' * 1400, '{"caption": "x", "caption": [2]}', "x" * (1 << 20)),
+        ("{", "no valid JSON"),
+        ("[1]", 'JSON that is no object with a "caption"'),
+        ('{"caption": 7}', 'JSON whose "caption" is no text'),
+        ('{"text": "x"}', 'JSON without the key "caption"'),
+        (b"\xff\xfe", "empty"),
+        ("", "empty"),
+        ("   ", "empty"),
+        ('{"caption": null}', "empty"),
+        ("1" * 15_000, "no valid JSON"),
+        ('{"caption": NaN}', 'JSON whose "caption" is no text'),
+        ("[" * 15_000, "no valid JSON"),
+        ('{"caption":' * 1400, "no valid JSON"),
+        ('{"caption": "x", "caption": [2]}', 'JSON whose "caption" is no text'),
+        ("x" * (1 << 20), "too large for a caption"),
     ],
 )
-def test_a_wrong_sidecar_counts_as_absent(tmp_path: Path, content: str | bytes) -> None:
+def test_a_wrong_sidecar_counts_as_absent_and_is_told(
+    tmp_path: Path, content: str | bytes, reason: str
+) -> None:
     put(tmp_path, "deep/a.b.json", content)
+    origin = f"unused:a.b.json ({reason})"
+    assert caption_of(tmp_path) == Caption("", origin)
     found = caption_of(tmp_path, tags={"comment": TAG}, container=True)
-    assert found == Caption(TAG, "container:comment")
+    assert found == Caption(TAG, "container:comment", {"unused_sidecar": origin})
+    put(tmp_path, "deep/a.b.txt", "A boat.")
+    assert caption_of(tmp_path) == Caption("A boat.", "sidecar:a.b.txt")
 
 
 def test_nobody_wrote_one(tmp_path: Path) -> None:
@@ -145,7 +153,7 @@ def test_long_captions_are_cut_at_a_word(tmp_path: Path) -> None:
 
 def test_a_file_too_large_to_be_a_caption_is_not_read(tmp_path: Path) -> None:
     put(tmp_path, "deep/a.b.txt", "x" * 100_000)
-    assert caption_of(tmp_path) == NO_CAPTION
+    assert caption_of(tmp_path) == Caption("", "unused:a.b.txt (too large for a caption)")
 
 
 def test_half_a_surrogate_pair_becomes_something_a_file_can_hold(tmp_path: Path) -> None:

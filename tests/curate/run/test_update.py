@@ -243,7 +243,7 @@ def test_a_sidecar_that_is_added_or_changed_is_noticed_and_decodes_nothing(
     notes = curate([str(raw)], str(out), SMALL).notes
     old = ("An old caption.", "sidecar:one.txt")
     assert captions() == {"one": old, "two": ("", "none"), "three": ("", "unreadable:three.txt")}
-    assert any(note.startswith("1 clip has no caption, since a sidecar is not UTF-8") for note in notes)
+    assert any(note.startswith("1 clip has no caption of a sidecar, since it is not UTF-8") for note in notes)
     assert any(".TXT 1" in note for note in notes)
     assert curate([str(raw)], str(out), SMALL).already_there
 
@@ -259,6 +259,28 @@ def test_a_sidecar_that_is_added_or_changed_is_noticed_and_decodes_nothing(
         "two": ("Added later.", "sidecar:two.json"),
         "three": ("Ein Café.", "sidecar:three.txt"),
     }
+
+
+def test_sidecars_that_are_not_used_are_counted_by_reason(tmp_path: Path) -> None:
+    raw, out = tmp_path / "raw", tmp_path / "dataset"
+    for number, name in enumerate(("one", "two", "three")):
+        write_video(raw / f"{name}.mp4", (30,), first_scene=2 * number)
+    (raw / "one.json").write_text('{"text": "A boat."}')
+    (raw / "two.json").write_text('{"prompt": "A kite."}')
+    (raw / "three.txt").write_text(" \n")
+    notes = curate([str(raw)], str(out), SMALL).notes
+    assert any(
+        note.startswith(
+            '2 clips have no caption of a sidecar, since it is JSON without the key "caption" (the first: '
+        )
+        for note in notes
+    )
+    assert any(
+        "1 clip has no caption of a sidecar, since it is empty (the first: three.txt)" in note
+        for note in notes
+    )
+    origins = {row["caption_source"] for row in open_dataset(out).index.to_pylist()}
+    assert 'unused:one.json (JSON without the key "caption")' in origins
 
 
 def test_sidecars_of_sources_that_lists_name_are_noticed_too(

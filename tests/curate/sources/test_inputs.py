@@ -51,6 +51,22 @@ def test_files_that_a_folder_leaves_out_are_told(folder: Path) -> None:
     assert ".png 2, none 1, .md 1" in notes[-1]
 
 
+def test_sidecars_of_no_video_are_told_unless_they_are_inputs(folder: Path) -> None:
+    for name in ("b.txt", "deep/b.json", "deep/c d.json", "deep/a.txt", "captions.csv"):
+        (folder / name).write_text("[]")
+    notes: list[str] = []
+    list_sources([str(folder)], CONFIG, notes.append)
+    unpaired = f"3 files that end in .txt or .json beside no video of the same name ({folder}/deep/a.txt,"
+    assert any(unpaired in note for note in notes)
+    (folder / "notes.txt").write_text("b.mp4")
+    (folder / "captions.csv").write_text("path,caption\nb.mp4,A boat.")
+    notes.clear()
+    lists = [str(folder / name) for name in ("notes.txt", "captions.csv")]
+    list_sources([f"{folder}/.", *lists], CONFIG, notes.append)
+    assert any("2 files that end in .txt" in note for note in notes)
+    assert not any("may be a list" in note for note in notes)
+
+
 def test_a_file_is_a_source_whatever_its_name(folder: Path) -> None:
     assert names([f"{folder}/deep/readme.md"]) == [f"{folder}/deep/readme.md"]
 
@@ -296,7 +312,7 @@ def test_what_is_no_file_is_a_fault_where_a_film_is_meant(folder: Path) -> None:
         "b.mp4",
         "deep/c d.webm",
     ]
-    assert ": 1 hidden file (" in notes[0]
+    assert any(": 1 hidden file (" in note for note in notes)
 
 
 def test_films_that_have_a_hidden_name_and_an_open_one_are_found_by_the_open_one(tmp_path: Path) -> None:

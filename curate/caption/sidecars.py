@@ -1,0 +1,119 @@
+"""Sidecars of videos: their captions, and in words why one was not used."""
+
+import json
+from codecs import BOM_UTF16_BE, BOM_UTF16_LE
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+from reelweave.curate.sources.column_names import names_spans
+from reelweave.loader.errors import ObjectError
+from reelweave.loader.storage.base import ObjectInfo, Storage
+from reelweave.loader.text import first_text, pluralize
+
+SIDECARS = (".txt", ".json")
+"""Suffixes of sidecars, in the order in which they are read."""
+UNUSED = "unused_sidecar"
+"""Key of a caption's provenance: the sidecar that was not used, though a caption came from elsewhere."""
+_UNREADABLE, _UNUSED = "unreadable:", "unused:"
+_NOT_UTF8 = "not UTF-8"
+_SHOWN_KEYS = 3
+
+
+class UnusedSidecarError(Exception):
+    """Reason why a sidecar gives no caption."""
+
+
+def read_sidecar(storage: Storage, info: ObjectInfo, max_chars: int) -> str:
+    """Return the caption in a sidecar; "" where it was removed meanwhile.
+
+    Args:
+        storage: Storage of the source.
+        info: Path and size of the sidecar.
+        max_chars: Maximum length of a caption, characters; a file that is much longer is not read.
+
+    Raises:
+        UnusedSidecarError: It gives no caption.
+        ObjectError: It cannot be read, or lists captions of segments.
+    """
+    # UTF-8 needs at most four bytes per character, JSON escapes six; a longer file is no caption.
+    limit = 16 * max_chars
+    if info.size > limit:
+        raise UnusedSidecarError("too large for a caption")
+    try:
+        data = storage.read(info.path, 0, limit)
+    except FileNotFoundError:
+        return ""
+    try:
+        text = data.decode("utf-16" if data.startswith((BOM_UTF16_LE, BOM_UTF16_BE)) else "utf-8-sig")
+    except UnicodeDecodeError:
+        raise UnusedSidecarError(_NOT_UTF8) from None
+    if info.path.endswith(".json") and text.strip():
+        text = _caption_of(text, info.path)
+    if not text.strip():
+        raise UnusedSidecarError("empty")
+    return text
+
+
+def _caption_of(text: str, path: str) -> str:
+    """Return the caption in JSON."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):  # nested too deeply
+        raise UnusedSidecarError("no valid JSON") from None
+    if not isinstance(value, dict):
+        raise UnusedSidecarError('JSON that is no object with a "caption"')
+    if "caption" not in value:
+        raise UnusedSidecarError('JSON without the key "caption"')
+    caption = value["caption"]
+    if isinstance(caption, list) and len(caption) > 1 and _lists_segments(value):
+        raise ObjectError(
+            f"{path} lists captions of segments; name them in a list of inputs instead (docs/inputs.md)"
+        )
+    if not (isinstance(caption, str) or first_text(caption)) and caption not in (None, []):
+        raise UnusedSidecarError('JSON whose "caption" is no text')
+    return first_text(caption)
+
+
+def _lists_segments(value: Any) -> bool:
+    return any(isinstance(nested, list) and names_spans(name) for name, nested in value.items())
+
+
+def unused_origin(name: str, reason: UnusedSidecarError) -> str:
+    """Return the origin of a missing caption: the sidecar that was not used, and why."""
+    return f"{_UNREADABLE}{name}" if str(reason) == _NOT_UTF8 else f"{_UNUSED}{name} ({reason})"
+
+
+def is_unused(origin: str) -> bool:
+    """Return True for an origin that tells of a sidecar that was not used."""
+    return origin.startswith((_UNREADABLE, _UNUSED))
+
+
+def describe_unused(origins: Iterable[str | None]) -> tuple[str, ...]:
+    """Return in words how many clips have a sidecar that was not used, by reason, the most frequent one first.
+
+    Args:
+        origins: Origin of the caption of each clip, or `UNUSED` of its provenance.
+    """
+    counts: Counter[str] = Counter()
+    first: dict[str, str] = {}
+    for origin in origins:
+        if origin and is_unused(origin):
+            kind, _, name = origin.partition(":")
+            name, _, reason = name.rpartition(" (") if kind == _UNUSED[:-1] else (name, "", f"{_NOT_UTF8})")
+            counts[reason[:-1]] += 1
+            first.setdefault(reason[:-1], name)
+    return tuple(_sentence(reason, count, first[reason]) for reason, count in counts.most_common())
+
+
+def _sentence(reason: str, count: int, name: str) -> str:
+    clips = pluralize(count, "clip has", "clips have")
+    if reason == _NOT_UTF8:
+        return (
+            f"{clips} no caption of a sidecar, since it is not UTF-8 (the first: {name}); write it again as UTF-8 and"
+            " run the command with --update"
+        )
+    return (
+        f"{clips} no caption of a sidecar, since it is {reason} (the first: {name}); NAME.txt holds the words alone,"
+        ' NAME.json {"caption": "..."}'
+    )
