@@ -5,8 +5,8 @@ sizes. Both convert and resize with swscale's bilinear filter, which is antialia
 offers no other. They use the clip's own colour matrix, BT.601 by default. PyAV reads all clips that are not
 8-bit SDR: deep samples are rounded, and PQ and HLG mapped to SDR by the formula of curation. Frames are numbered as
 a player shows them (`reelweave.loader.dataset.samples.frames.shown_frames`). PyAV refuses
-frames that FFmpeg marks as concealed damage, and those that depend on them. Neither decoder detects all damage, and
-decord returns grey frames for some damaged bytes, so callers compare checksums first.
+frames that FFmpeg marks as concealed damage, and those that depend on them; libvpx tells that of VP9. Of damage of HEVC
+and VP8 little can be told, and decord returns grey frames for some damaged bytes, so callers compare checksums first.
 """
 
 import io
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from reelweave.loader.base.arrays import Places
 from reelweave.loader.dataset.samples.frames.shown_frames import ToldFrames, read_told
-from reelweave.loader.dataset.samples.frames.video_stream import open_clip
+from reelweave.loader.dataset.samples.frames.video_stream import decode_stream, open_clip
 from reelweave.loader.dataset.tars.orientation import orientation_of
 from reelweave.loader.errors import RunError, refuse_shortage
 
@@ -116,7 +116,7 @@ def decode_with_pyav(clip: bytes | memoryview, indices: Places, video_CTHW: Pixe
         if not _decode_from_key(clip, indices, video_CTHW):
             with open_clip(clip) as (container, stream):
                 drawer = _Drawer(stream.sample_aspect_ratio, clip)
-                _draw(enumerate(container.decode(stream)), indices, video_CTHW, drawer)
+                _draw(_all_frames(container, stream, clip), indices, video_CTHW, drawer)
     except (av.FFmpegError, IndexError) as error:
         raise _undecodable(error) from error
 
@@ -164,7 +164,7 @@ def _told_frames(
         _ContradictionError: a frame is missing, or one too many; a seek that ends too late, or pictures of two packets.
     """
     index = first
-    for frame in container.decode(stream):
+    for frame in decode_stream(container, stream):
         if frame.pts is None:
             raise _ContradictionError
         if frame.pts < told_frames.pts[first]:
@@ -174,6 +174,30 @@ def _told_frames(
         yield index, frame
         index += 1
     raise _ContradictionError
+
+
+def _all_frames(
+    container: "InputContainer", stream: "VideoStream", clip: bytes | memoryview
+) -> Iterator[tuple[int, "VideoFrame"]]:
+    """Yield all frames and their numbers.
+
+    Raises:
+        _DamageError: a frame of HEVC is missing; FFmpeg leaves out what it cannot decode, without an error.
+    """
+    told_pts: NDArray[np.int64] | None = None
+    if stream.codec_context.codec.canonical_name == "hevc":
+        with open_clip(clip) as (packets, packet_stream):
+            told_frames = read_told(packets, packet_stream)
+        told_pts = told_frames.pts if told_frames is not None else None
+    for index, frame in enumerate(decode_stream(container, stream)):
+        if (
+            told_pts is not None
+            and index < len(told_pts)
+            and frame.pts is not None
+            and frame.pts > told_pts[index]
+        ):
+            raise _DamageError(f"the clip is damaged at frame {index}, counted from 0: it cannot be decoded")
+        yield index, frame
 
 
 def _draw(

@@ -54,7 +54,13 @@ def run(options: argparse.Namespace) -> int:
 def _show(result: Verification, options: argparse.Namespace) -> None:
     if options.json:
         print_json(
-            {"ok": result.ok, "samples": result.samples, "bytes": result.bytes, "problems": result.problems}
+            {
+                "ok": result.ok,
+                "samples": result.samples,
+                "bytes": result.bytes,
+                "problems": result.problems,
+                **({"remark": result.remark} if result.remark else {}),
+            }
         )
         return
     for problem in result.problems:
@@ -63,7 +69,7 @@ def _show(result: Verification, options: argparse.Namespace) -> None:
         signed = ", signed with the key" if options.key else ", signed now" if options.sign else ""
         stdout().print(
             f"{options.dataset} is whole: {pluralize(result.samples, 'sample')}, {result.bytes / 1e6:.1f} MB of"
-            f" shards, index and accounting agree{signed}",
+            f" shards, index and accounting agree{signed}" + (f"; {result.remark}" if result.remark else ""),
             markup=False,
             soft_wrap=True,
         )

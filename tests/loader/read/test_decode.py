@@ -13,6 +13,7 @@ import pytest
 from PIL import Image, ImageOps
 
 from reelweave.loader.buckets.assignment import Bucket
+from reelweave.loader.dataset.samples.frames.video_stream import decode_stream, open_clip
 from reelweave.loader.errors import RunError
 from reelweave.loader.read.decode import Decoder, decode, decode_with_decord, decode_with_pyav
 from tests.media import read_number, write_video
@@ -260,6 +261,75 @@ def test_concealed_damage_is_refused_up_to_the_next_key_frame(name: str, tmp_pat
     for first in (10, 13, 15):
         with pytest.raises(RunError, match="the clip is damaged at frame 13, counted from 0; frame 1"):
             frames_of(bytes(data), bucket, np.arange(first, first + 5))
+
+
+@pytest.mark.parametrize("damage", ["flipped bit", "zeros to the end"])
+def test_damage_of_vp9_is_refused_up_to_the_next_key_frame(damage: str, tmp_path: Path) -> None:
+    """FFmpeg's own decoder tells none of it; libvpx does."""
+    path = write_video(tmp_path / "a.webm", (40,), codec="libvpx-vp9", options={"g": "10", "cpu-used": "8"})
+    data, bucket = bytearray(path.read_bytes()), Bucket(5, 128, 160)
+    whole = bytes(data)
+    position, size = packet_of(path, 13)
+    middle = position + size // 2
+    if damage == "flipped bit":
+        data[middle] ^= 4
+    else:
+        data[middle : position + size] = bytes(position + size - middle)
+    for first in (0, 8, 20, 35):
+        numbers = np.arange(first, first + 5)
+        assert np.array_equal(frames_of(bytes(data), bucket, numbers), frames_of(whole, bucket, numbers))
+    for first in (10, 13, 15):
+        with pytest.raises(RunError, match="cannot be decoded"):
+            frames_of(bytes(data), bucket, np.arange(first, first + 5))
+
+
+def test_frames_of_hevc_that_are_missing_or_have_wrong_headers_are_refused(tmp_path: Path) -> None:
+    """FFmpeg leaves out what it cannot decode at all, and frames behind it took its number."""
+    options = {"x265-params": "log-level=none:keyint=10:bframes=0"}
+    path = write_video(tmp_path / "a.mp4", (40,), codec="libx265", options=options)
+    data, bucket = bytearray(path.read_bytes()), Bucket(5, 128, 160)
+    whole = bytes(data)
+    position, size = packet_of(path, 13)
+    data[position : position + size] = bytes(size)
+    for first in (0, 8, 20, 35):
+        numbers = np.arange(first, first + 5)
+        assert np.array_equal(frames_of(bytes(data), bucket, numbers), frames_of(whole, bucket, numbers))
+    for first in (10, 13, 15):
+        with pytest.raises(RunError, match=r"damaged at frame 13|cannot be decoded"):
+            frames_of(bytes(data), bucket, np.arange(first, first + 5))
+
+
+@pytest.mark.parametrize(
+    "options", [(), ("-metadata:s:v", "rotate=90"), ("-c:v", "libvpx-vp9", "-pix_fmt", "yuv420p10")]
+)
+def test_vp9_has_the_pictures_that_ffmpeg_shows(tmp_path: Path, options: tuple[str, ...]) -> None:
+    path = tmp_path / "a.mp4"
+    write_video(tmp_path / "b.mp4", (12,), codec="libvpx-vp9", options={"cpu-used": "8"})
+    command = ["ffmpeg", "-v", "error", "-i", str(tmp_path / "b.mp4"), "-c", "copy", *options, str(path)]
+    subprocess.run(command, check=True)
+    with open_clip(path.read_bytes()) as (container, stream):
+        wanted = list(container.decode(stream))
+    with open_clip(path.read_bytes()) as (container, stream):
+        shown = list(decode_stream(container, stream))
+    assert len(shown) == 12
+    assert all((frame.rotation != 0) == ("rotate=90" in options) for frame in shown)
+    assert [(frame.pts, frame.rotation) for frame in shown] == [
+        (frame.pts, frame.rotation) for frame in wanted
+    ]
+    for frame, same in zip(shown, wanted, strict=True):
+        assert np.array_equal(frame.to_ndarray(), same.to_ndarray())
+        assert (frame.color_trc, frame.colorspace, frame.color_range) == (
+            same.color_trc,
+            same.colorspace,
+            same.color_range,
+        )
+
+
+def packet_of(path: Path, index: int) -> tuple[int, int]:
+    """Position and bytes of a packet."""
+    with av.open(str(path)) as container:
+        packet = [packet for packet in container.demux(video=0) if packet.size][index]
+    return packet.pos, packet.size
 
 
 def test_decord_decodes_where_it_is_asked_for_and_installed(clip: bytes) -> None:

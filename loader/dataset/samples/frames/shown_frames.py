@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reelweave.loader.base.arrays import Floats
-from reelweave.loader.dataset.samples.frames.video_stream import open_clip
+from reelweave.loader.dataset.samples.frames.video_stream import decode_stream, open_clip
 
 if TYPE_CHECKING:
     from av.container import InputContainer
@@ -150,7 +150,7 @@ def decoded_frames(clip: bytes | memoryview) -> Iterator["VideoFrame"]:
         IndexError: it has no video.
     """
     with open_clip(clip) as (container, stream):
-        yield from container.decode(stream)
+        yield from decode_stream(container, stream)
 
 
 def has_variable_rate(times_s: Floats) -> bool:

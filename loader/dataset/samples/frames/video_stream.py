@@ -11,9 +11,12 @@ from reelweave.loader.dataset.tars.pictures import CutOffError, first_picture
 
 if TYPE_CHECKING:
     from av.container import InputContainer
+    from av.video.frame import VideoFrame
     from av.video.stream import VideoStream
 
 _COUNTED, _COUNTED_BYTES = 250, 1 << 26
+_COLOURS = ("color_range", "color_primaries", "color_trc", "colorspace")
+"""What a container may say of a stream's colours, and a decoder made apart from it does not know."""
 _STILLS = 20
 """Ratio of frame counts beyond which a stream counts as stills: a motion photo's, or thumbnails."""
 
@@ -37,6 +40,52 @@ def open_clip(clip: bytes | memoryview) -> Iterator[tuple["InputContainer", "Vid
         # Clips are decoded in parallel, so one clip needs one thread.
         stream.thread_type = "NONE"
         yield container, stream
+
+
+def decode_stream(container: "InputContainer", stream: "VideoStream") -> Iterator["VideoFrame"]:
+    """Yield the frames of a stream that a player shows, and raise at damage that a decoder can tell.
+
+    FFmpeg conceals damage of HEVC, of which it tells what concerns headers when it is asked to, and of VP9 of 8 bits,
+    which libvpx tells.
+
+    Raises:
+        av.FFmpegError: a packet cannot be decoded.
+    """
+    codec = stream.codec_context
+    if codec.codec.canonical_name == "hevc":
+        codec.options = {**codec.options, "err_detect": "explode"}
+    # libvpx is built for 8 bits here.
+    is_8bit = codec.format is not None and codec.format.components[0].bits == 8
+    if codec.codec.canonical_name == "vp9" and is_8bit:
+        yield from _decode_vp9(container, stream)
+    else:
+        yield from container.decode(stream)
+
+
+def _decode_vp9(container: "InputContainer", stream: "VideoStream") -> Iterator["VideoFrame"]:
+    """Yield frames by libvpx, whose pictures are the same; those with side data of the container by FFmpeg, too."""
+    from av.codec.context import CodecContext
+
+    default = stream.codec_context
+    checking = CodecContext.create("libvpx-vp9", "r")
+    checking.extradata, checking.thread_count = default.extradata, 1
+    for name in _COLOURS:
+        setattr(checking, name, getattr(default, name))
+    has_side_data: bool | None = None  # until there is a frame
+    for packet in container.demux(stream):
+        checked = checking.decode(packet)
+        frames = checked if has_side_data is False else default.decode(packet)
+        if frames and has_side_data is None:
+            has_side_data = _has_side_data(frames[0])
+        yield from frames
+
+
+def _has_side_data(frame: "VideoFrame") -> bool:
+    """Return whether a frame has side data, such as how it is turned, or how bright it is."""
+    try:
+        return len(frame.side_data) > 0
+    except ValueError:  # of a kind that PyAV has no name for
+        return True
 
 
 def pictures_of(container: "InputContainer") -> list["VideoStream"]:
