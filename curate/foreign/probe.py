@@ -18,6 +18,7 @@ from reelweave.curate.frames.container.cut_off import cut_off
 from reelweave.curate.frames.container.dolby_vision import without_base
 from reelweave.curate.frames.container.edit_list import FAULT, misread_tracks
 from reelweave.curate.frames.container.further_film import further_film
+from reelweave.curate.frames.container.immersive import immersive
 from reelweave.curate.frames.container.side_data import side_data
 from reelweave.curate.frames.container.stream_choice import choose_sound
 from reelweave.curate.frames.decode.decoder import codec_with_alpha
@@ -38,7 +39,7 @@ from reelweave.loader.dataset.tars.pictures import (
 )
 from reelweave.loader.errors import refuse_shortage
 
-PROBE_VERSION = 14
+PROBE_VERSION = 15
 """Revision of this code: higher when the same bytes give other values; tars probed by older code are read again."""
 
 _MAX_SIDE = 16384
@@ -61,6 +62,7 @@ class Media:
         transparent: True if the first frame has a transparent pixel.
         cropped: True if the container states edges that players cut off; height and width are with them.
         rest: True if further pictures, or films, lie behind the first one, which alone is read.
+        immersive: Words for a panorama, or both views of 3D, as which it is marked; "" for flat pictures.
     """
 
     frames: int
@@ -74,6 +76,7 @@ class Media:
     transparent: bool = False
     cropped: bool = False
     rest: bool = False
+    immersive: str = ""
 
 
 def probe(data: bytes | memoryview) -> Media:
@@ -122,6 +125,7 @@ def probe(data: bytes | memoryview) -> Media:
         height, width = _shown_size(frame, stream.sample_aspect_ratio)
         audio = _sound_codec(container, stream, file)
         interlaced, transparent = bool(frame.interlaced_frame), OverBlack().is_transparent(frame)
+        view = immersive(frame)
         is_picture, stated = container.format.name.endswith("_pipe"), stream.average_rate
     decoded, combed = _decoded_stamps(data) if told is None or heads.change else ([], False)
     stamps = decoded if told is None else told.pts.tolist()
@@ -138,6 +142,7 @@ def probe(data: bytes | memoryview) -> Media:
         transparent=transparent,
         cropped=stated_data.crop is not None,
         rest=rest,
+        immersive=view,
     )
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from reelweave.curate.foreign.tar import CUT_CAPTION, ENDS_ITS_READER, MARKS, NO_MEDIA, note_path
+from reelweave.curate.foreign.tar import CUT_CAPTION, ENDS_ITS_READER, IMMERSIVE, MARKS, NO_MEDIA, note_path
 from reelweave.loader.dataset.manifest import Manifest
 from reelweave.loader.dataset.publishing.tar_index import TarIndex
 from reelweave.loader.dataset.tars.media import MAX_CAPTION_CHARS, MEDIA, media_alike
@@ -125,10 +125,22 @@ def _on_media(tars: Sequence[TarIndex]) -> Iterator[str]:
             said = f"{_SINGULAR[verb] if marked == 1 else verb} {rest}"
             yield f"{pluralize(marked, 'sample')} {said} (attributes: {name}={value} in index.parquet); {advice}"
 
+    views: Counter[str] = Counter()
+    for tar in tars:
+        values = pc.map_lookup(_usable(tar)["attributes"], IMMERSIVE, "first")
+        views.update(values.drop_null().to_pylist())
+    for view, count in sorted(views.items()):
+        yield f"{pluralize(count, 'sample')}: {view} (attributes: {IMMERSIVE} in index.parquet)"
+
+
+def _usable(tar: TarIndex) -> pa.Table:
+    """Return the rows of the usable samples of a tar."""
+    return tar.table.filter(pc.field("reason") == "")
+
 
 def _count_marked(tar: TarIndex, name: str, value: str) -> int:
     """Return the number of usable samples of a tar that have an attribute of this value."""
-    rows = tar.table.filter(pc.field("reason") == "")
+    rows = _usable(tar)
     return pc.sum(pc.equal(pc.map_lookup(rows["attributes"], name, "first"), value)).as_py() or 0
 
 
@@ -149,7 +161,7 @@ def _with_several_media(tar: TarIndex) -> list[tuple[str, list[str]]]:
 
 def _count_replaced(tar: TarIndex) -> int:
     """Return the number of usable samples of a tar whose caption was no text in parts."""
-    rows = tar.table.filter(pc.field("reason") == "")
+    rows = _usable(tar)
     return pc.sum(pc.match_substring(rows["caption"], "\ufffd")).as_py() or 0
 
 

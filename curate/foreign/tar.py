@@ -32,6 +32,9 @@ MARKS = {
 }
 """Entry of the column ``attributes`` for each attribute of `Media` that is true or false."""
 
+IMMERSIVE = "view"
+"""Name in the column ``attributes`` of the words for a panorama or 3D."""
+
 CUT_CAPTION = ("caption", "cut")
 """Entry of the column ``attributes`` of samples whose caption is longer than an index holds."""
 
@@ -162,10 +165,13 @@ def _describe_sample(region: bytes) -> Row:
     digest = hashlib.sha256(media).hexdigest()
     row = dict(vars(found))
     marks = {mark: row.pop(mark) for mark in MARKS}
+    view = row.pop("immersive")
     return {
         **row,
         "attributes": dict(
-            [entry for mark, entry in MARKS.items() if marks[mark]] + [CUT_CAPTION] * (caption != text)
+            [entry for mark, entry in MARKS.items() if marks[mark]]
+            + [(IMMERSIVE, view)] * bool(view)
+            + [CUT_CAPTION] * (caption != text)
         ),
         "end_s": found.duration_s,
         "text_tokens": count_tokens(caption),

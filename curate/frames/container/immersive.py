@@ -30,14 +30,20 @@ _VIEWS = {
 
 def immersive(frame: VideoFrame) -> str:
     """Return in words how a picture is stored that its film marks as a panorama or as 3D, "" for flat ones."""
-    panorama, views = _PANORAMAS.get(_first(frame, Type.SPHERICAL)), _VIEWS.get(_first(frame, Type.STEREO3D))
+    try:
+        beside: Any = frame.side_data
+    except ValueError:  # with a kind that PyAV has no name for, as EXIF, it hands out none
+        return ""
+    panorama, views = (
+        _PANORAMAS.get(_first(beside, Type.SPHERICAL)),
+        _VIEWS.get(_first(beside, Type.STEREO3D)),
+    )
     remarks = [f"a panorama ({panorama}) is shown as it is stored"] if panorama else []
     remarks += [f"both views of 3D ({views}) are shown as they are stored"] if views else []
     return "; ".join(remarks)
 
 
-def _first(frame: VideoFrame, kind: Type) -> int:
+def _first(beside: Any, kind: Type) -> int:
     """Return the first field of a frame's side data, an enumeration, or -1 without such data."""
-    beside: Any = frame.side_data
     fields = beside.get(kind)
     return -1 if fields is None else int(struct.unpack_from("=i", bytes(fields))[0])

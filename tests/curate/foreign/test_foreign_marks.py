@@ -15,6 +15,8 @@ from reelweave.loader.dataset import open_dataset
 from reelweave.loader.dataset.samples.frames.shown_frames import count_shown
 from reelweave.loader.read.decode import decode
 from tests.curate.foreign.foreign_sets import index, problems
+from tests.curate.frames.container.test_immersive import EQUIRECTANGULAR, SIDE_BY_SIDE, panorama, views
+from tests.curate.frames.container.test_side_data import stated
 from tests.foreign_tars import by_tarfile, picture, video
 from tests.media import numbered_frame
 from tests.player import ffmpeg
@@ -188,3 +190,31 @@ def test_fragmented_films_that_were_joined_fail_and_repeated_init_segments_do_no
     media = [part for kind, part in parts if kind in (b"moof", b"mdat")]
     again = b"".join([init, *media[:4], init, *media[4:]])
     assert probe(again) == probe(data)
+
+
+def test_panoramas_and_3d_are_marked_and_counted_as_in_curation(tmp_path: Path) -> None:
+    films = {
+        "a": panorama(b"equi") + views(2),
+        "b": panorama(b"equi") + views(2),
+        "c": views(0),
+    }
+    samples = [
+        (key, {"mp4": stated(tmp_path / f"{key}.mp4", added).read_bytes(), "txt": b"A boat."})
+        for key, added in films.items()
+    ]
+    by_tarfile(tmp_path / "tars/0.tar", samples)
+    told = index(tmp_path / "tars")
+    view = f"{EQUIRECTANGULAR}; {SIDE_BY_SIDE}"
+    rows = open_dataset(tmp_path / "tars").index.to_pylist()
+    assert [dict(row["attributes"]).get("view") for row in rows] == [view, view, None]
+    assert any(f"2 samples: {view} (attributes: view" in note for note in told.notes)
+
+
+def test_a_picture_with_exif_is_no_panorama() -> None:
+    """PyAV refuses to list side data of kinds that it has no name for."""
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    buffer = io.BytesIO()
+    Image.fromarray(numbered_frame(1, 96, 64)).save(buffer, "JPEG", exif=exif)
+    found = probe(buffer.getvalue())
+    assert (found.height, found.width, found.immersive) == (96, 64, "")
