@@ -122,7 +122,7 @@ class SourceStageConfig(BaseModel, frozen=True, extra="forbid"):
             the ledger notices.
     """
 
-    REVISION: ClassVar = 33
+    REVISION: ClassVar = 34
 
     probe: ProbeConfig = ProbeConfig()
     shots: ShotConfig = ShotConfig()

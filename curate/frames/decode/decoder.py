@@ -27,6 +27,7 @@ from reelweave.loader.dataset.colour.chain import Chain
 from reelweave.loader.dataset.colour.transparency import OverBlack
 from reelweave.loader.errors import refuse_shortage
 
+_CUT_OFF = "the file is cut off within its last frame"
 _WITH_ALPHA = {"vp8": "libvpx", "vp9": "libvpx-vp9"}
 
 
@@ -68,6 +69,9 @@ class Decoder:
         self._broken_since: int | None = None
         self._reason = ""  # of the damage in work, where it is another than its errors
         self._damage: list[Damage] = []
+        # Packets of TS count as corrupt for other reasons, too.
+        self._tells_cut = "mpegts" not in stream.container.format.name
+        self._cut_pts: int | None = None  # of the last packet, if its bytes are not all there
         self._lost, self._checks = LostFrames(stream), SliceChecks(stream)
         self._over_black = OverBlack()
         # Raw pictures of 32 bits in AVI and elsewhere mostly leave the last eight unused.
@@ -159,6 +163,7 @@ class Decoder:
                     raise SourceError(fault)
                 if packet.size and packet.pos is not None:
                     self._last_packet = packet.pos, packet.size
+                    self._cut_pts = packet.pts if packet.is_corrupt and self._tells_cut else None
                 self._lost.expect(packet)
                 is_damaged = self._limits is not None and self._checks.is_damaged(packet)
                 try:
@@ -182,7 +187,8 @@ class Decoder:
                 for frame in decoded:
                     if self._lost.before(frame) and self._shown:
                         self._break_before()
-                    is_corrupt = is_damaged or frame.is_corrupt
+                    is_cut = self._cut_pts is not None and frame.pts == self._cut_pts
+                    is_corrupt = is_damaged or is_cut or frame.is_corrupt
                     if frame.key_frame and not is_corrupt:
                         self._mend()
                     elif is_corrupt:
@@ -198,6 +204,8 @@ class Decoder:
             )
         if self._shown and self._lost.at_end():
             self._break_before()
+        if self._cut_pts is not None:
+            self._end_cut()
 
     def _lost_at_begin(self, first: VideoFrame) -> list[VideoFrame]:
         """Return a picture for each frame that is lost before the first one, so that times and numbers stay."""
@@ -231,6 +239,13 @@ class Decoder:
         self._errors += self._broken_since is None
         before = self._shown - 1
         self._broken_since = before if self._broken_since is None else min(before, self._broken_since)
+
+    def _end_cut(self) -> None:
+        """Note that the last packet is not whole, whether it gave a frame or not."""
+        if self._broken_since is not None and self._broken_since < self._shown:
+            self._reason = _CUT_OFF
+        elif self._ended_by is None:
+            self._ended_by = f"{_CUT_OFF} (behind byte {self._last_packet[0]})"
 
     def _mend(self) -> None:
         if self._broken_since is not None:
