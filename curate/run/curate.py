@@ -302,16 +302,25 @@ def _unused_sidecars(clips: Iterable[pa.Table]) -> tuple[str, ...]:
 
 
 def _remarks(clips: Iterable[pa.Table]) -> tuple[str, ...]:
-    """Return in words how many kept clips have pictures to which something was done that no mark asks for."""
-    counts = Counter(
-        reason
-        for table in clips
-        for reason in column(filter_rows(table, equal(table, "state", "kept")), "reason").to_pylist()
-        if reason
-    )
+    """Return in words how many kept clips were changed as no mark asks for, or lack the sound of their film."""
+    pictures: Counter[str] = Counter()
+    silent: Counter[str] = Counter()
+    for table in clips:
+        kept = filter_rows(table, equal(table, "state", "kept"))
+        pictures.update(filter(None, column(kept, "reason").to_pylist()))
+        # What an error says of one film stands behind a colon.
+        left_out = (
+            audio[6:-1].partition(": ")[0]
+            for audio in column(kept, "audio").to_pylist()
+            if audio[:6] == "none ("
+        )
+        silent.update(left_out)
     return tuple(
         f"{pluralize(count, 'clip')}: {reason} (accounting.parquet, reason)"
-        for reason, count in sorted(counts.items())
+        for reason, count in sorted(pictures.items())
+    ) + tuple(
+        f"{pluralize(count, 'clip has', 'clips have')} no sound: {reason} (index.parquet, audio)"
+        for reason, count in sorted(silent.items())
     )
 
 

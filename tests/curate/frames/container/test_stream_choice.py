@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from reelweave.curate.foreign.probe import probe
+from reelweave.curate.run.curate import curate
+from tests.curate.run.test_run import SMALL
 from tests.cutting import curated, sound
 from tests.player import ffmpeg
 from tests.thorough import but
@@ -64,6 +66,11 @@ def test_a_programme_without_sound_gets_none_of_another(tmp_path: Path) -> None:
     path = film(tmp_path / "film.ts", words, _LARGE)
     assert kept(path) == ("none (the sound in the file belongs to other programmes)", "", None)
     assert probe(path.read_bytes()).audio == "none"
+    notes = curate([str(path)], str(tmp_path / "dataset"), SMALL).notes
+    assert (
+        "1 clip has no sound: the sound in the file belongs to other programmes (index.parquet, audio)"
+        in notes
+    )
 
 
 TRACKS = {
