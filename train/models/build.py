@@ -14,22 +14,16 @@ from reelweave.train.models.denoiser import Denoiser
 from reelweave.train.models.dit import DiT
 from reelweave.train.models.encoders.tokenizer import PatchTransform, Tokenizer
 from reelweave.train.models.mmdit import MMDiT
-from reelweave.train.models.published.cogvideox import CogVideoX
-from reelweave.train.models.published.cosmos import Cosmos
+from reelweave.train.models.published.families.registry import TRANSFORMERS
 from reelweave.train.models.published.folder import description, part_folder
-from reelweave.train.models.published.hunyuan import HunyuanVideo
 from reelweave.train.models.published.shared import DiffusersDenoiser
 from reelweave.train.models.published.vae import DiffusersVAE
-from reelweave.train.models.published.wan import Wan
 from reelweave.train.models.st_dit import STDiT
 from reelweave.train.objectives.first_frames import first_frame_channels
 
 
 def build_tokenizer(config: PatchTransformConfig | DiffusersVAEConfig) -> Tokenizer:
     return PatchTransform(config) if isinstance(config, PatchTransformConfig) else DiffusersVAE(config)
-
-
-PUBLISHED = (Wan, CogVideoX, HunyuanVideo, Cosmos)
 
 
 def build_denoiser(
@@ -60,11 +54,12 @@ def _build_published(
 ) -> DiffusersDenoiser:
     folder = part_folder(config.name, config.subfolder, "model.name")
     class_name = description(folder, "model.name").get("_class_name")
-    for family in PUBLISHED:
-        if family.source == class_name:
-            return family(config, folder, channels, text_width, first_frames)
-    sources = ", ".join(family.source for family in PUBLISHED)
-    raise UsageError(f"model.name={config.name!r} is a {class_name}; supported are {sources}")
+    family = TRANSFORMERS.get(str(class_name))
+    if family is None:
+        raise UsageError(
+            f"model.name={config.name!r} is a {class_name}; supported are {', '.join(TRANSFORMERS)}"
+        )
+    return family(config, folder, channels, text_width, first_frames)
 
 
 def initial_weights(model: nn.Module, drawn: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:

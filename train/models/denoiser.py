@@ -39,6 +39,7 @@ class Denoiser(nn.Module):
         patch: latent frames, rows and columns per token.
         objectives: names of the supported objectives.
         lora_targets: default layers for LoRA.
+        joint_text: True if text is part of the sequence of self-attention, and blocks update it.
         adapted: True if only LoRA adapters are trained (`reelweave.train.models.lora`).
         unknown_targets: message that names the entries of ``lora.targets`` without a layer; empty: each has one.
         adapter_weights: number of their weights by the rows that they are applied to.
@@ -53,6 +54,7 @@ class Denoiser(nn.Module):
     patch: Patch
     objectives: ClassVar[tuple[str, ...]] = ("flow", "edm", "ddpm")
     lora_targets: ClassVar[tuple[str, ...]] = ("query", "key", "value", "out")
+    joint_text: ClassVar[bool] = False
     adapted: bool = False
     unknown_targets: str = ""
     adapter_weights: Mapping[InputRows, int] = MappingProxyType({})

@@ -8,7 +8,7 @@ timestep (nine vectors per block), with RMS-normalized queries and keys in every
 import math
 import re
 from collections.abc import Callable, Container, Sequence
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -180,10 +180,7 @@ class DiT(Denoiser):
 
     Attributes:
         patch_values: number of predicted values in a token's patch, V.
-        changes_text: True if text is a second stream that blocks update, instead of a fixed context.
     """
-
-    changes_text: ClassVar[bool] = False
 
     def __init__(
         self, config: ModelConfig, channels: int, text_width: int, condition_channels: int = 0
@@ -225,7 +222,7 @@ class DiT(Denoiser):
                 self.blocks[index] = nn.Identity()
         if 0 not in indices:
             del self.embed
-            if self.changes_text:
+            if self.joint_text:
                 del self.embed_text
         if last not in indices:
             del self.modulation, self.head

@@ -109,7 +109,7 @@ class MMDiT(DiT):
     """A `DiT` of `JointBlock`, with text as a second stream instead of a cross-attention source."""
 
     config: MMDiTConfig
-    changes_text = True
+    joint_text = True
 
     def make_blocks(self) -> list[nn.Module]:
         last = self.config.layers - 1

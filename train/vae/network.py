@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import torch
 from torch import nn
@@ -10,8 +9,9 @@ from torch import nn
 from reelweave.loader.errors import UsageError, first_line
 from reelweave.train.config.vae import VaeModelConfig
 from reelweave.train.models.published.folder import read_json
-from reelweave.train.models.published.vae import compression_of, load_vae
-from reelweave.train.vae.initialization import Initialization, check_settings, initialise_, origin
+from reelweave.train.models.published.vae import load_vae
+from reelweave.train.models.published.vae_base import PublishedVae
+from reelweave.train.vae.initialization import Initialization, check_settings, initialise_
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,11 +55,11 @@ class VideoVae(nn.Module):
         self.config = config
         published = load_vae(config.name, config.subfolder, torch.get_default_dtype(), "model.name")
         if config.architecture is None:
-            self.vae: Any = published
-            self.initialisation = Initialization(tuple(published.state_dict()), (), ())
+            self.initialisation = Initialization(tuple(published.vae.state_dict()), (), ())
         else:
-            self.vae, self.initialisation = _build_changed(published, config, seed)
-        self.compression = compression_of(self.vae)
+            published, self.initialisation = _build_changed(published, config, seed)
+        self._published, self.vae = published, published.vae
+        self.compression = published.compression
         self._check_compression()
         if config.activation_checkpointing:
             self._checkpoint_activations()
@@ -77,19 +77,17 @@ class VideoVae(nn.Module):
     @property
     def channels(self) -> int:
         """Number of channels of a latent."""
-        return int(self.vae.config.get("z_dim") or self.vae.config.latent_channels)
+        return self._published.channels
 
     @property
     def frames_step(self) -> int:
         """Step of valid clip lengths 1 + k * step: Wan encodes 4 frames, CogVideoX decodes 2 latent frames at once."""
-        if self.family == "AutoencoderKLWan":
-            return 4
-        return self.compression[0] * (2 if self.family == "AutoencoderKLCogVideoX" else 1)
+        return self._published.frames_step
 
     @property
     def variational(self) -> bool:
         """True if latents are a distribution; False for Cosmos."""
-        return self.family != "AutoencoderKLCosmos"
+        return self._published.variational
 
     @cached_property
     def last_layer(self) -> nn.Parameter:
@@ -111,32 +109,7 @@ class VideoVae(nn.Module):
 
     def decode(self, latents_BCTHW: torch.Tensor) -> torch.Tensor:
         """Return clips, [B, 3, frames, height, width], not clipped, so that pixels beyond [-1, 1] get gradients."""
-        if self.family == "AutoencoderKLWan":
-            return self._decode_wan(latents_BCTHW)
-        video_BCTHW: torch.Tensor = self.vae.decode(latents_BCTHW).sample
-        return video_BCTHW
-
-    def _decode_wan(self, latents_BCTHW: torch.Tensor) -> torch.Tensor:
-        """Decode one latent frame after the other like `AutoencoderKLWan`, but without its final clipping."""
-        from diffusers.models.autoencoders.autoencoder_kl_wan import unpatchify
-
-        vae = self.vae
-        vae.clear_cache()
-        x_BCTHW = vae.post_quant_conv(latents_BCTHW)
-        chunks = []
-        for frame in range(x_BCTHW.shape[2]):
-            vae._conv_idx = [0]
-            chunks.append(
-                vae.decoder(
-                    x_BCTHW[:, :, frame : frame + 1],
-                    feat_cache=vae._feat_map,
-                    feat_idx=vae._conv_idx,
-                    first_chunk=frame == 0,
-                )
-            )
-        vae.clear_cache()
-        video_BCTHW: torch.Tensor = unpatchify(torch.cat(chunks, dim=2), vae.config.patch_size or 1)
-        return video_BCTHW
+        return self._published.decode_unclipped(latents_BCTHW)
 
     def _check_compression(self) -> None:
         config, compression = self.config, self.compression
@@ -155,12 +128,14 @@ class VideoVae(nn.Module):
         self.vae.enable_gradient_checkpointing()
 
 
-def _build_changed(published: Any, config: VaeModelConfig, seed: int) -> tuple[Any, Initialization]:
+def _build_changed(
+    published: PublishedVae, config: VaeModelConfig, seed: int
+) -> tuple[PublishedVae, Initialization]:
     """Build a VAE of the configured architecture with the published weights that fit."""
     assert config.architecture is not None
-    kind = type(published)
-    settings = check_settings(kind, published.config, read_json(config.architecture, "model.architecture"))
-    of = origin(kind.__name__, published.config, settings)
+    kind = type(published.vae)
+    settings = check_settings(published, read_json(config.architecture, "model.architecture"))
+    published_name = published.published_name(settings)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         try:
@@ -169,15 +144,16 @@ def _build_changed(published: Any, config: VaeModelConfig, seed: int) -> tuple[A
             raise UsageError(
                 f"model.architecture={str(config.architecture)!r} is none that diffusers can build: {first_line(error)}"
             ) from error
-    initialisation = initialise_(vae, published.state_dict(), of)
-    _check_sizes(vae)
-    return vae, initialisation
+    initialisation = initialise_(vae, published.vae.state_dict(), published_name)
+    changed = type(published)(vae)
+    _check_sizes(changed)
+    return changed, initialisation
 
 
 @torch.no_grad()
-def _check_sizes(vae: Any) -> None:
+def _check_sizes(changed: PublishedVae) -> None:
     """Run a small clip, since a configuration may claim factors that its blocks do not have."""
-    frames, height, width = compression_of(vae)
+    vae, (frames, height, width) = changed.vae, changed.compression
     claimed = vae.config.get("scale_factor_spatial")
     if claimed is not None and claimed != height:
         raise UsageError(

@@ -16,13 +16,8 @@ from reelweave.train.models.bundle import Bundle
 from reelweave.train.models.denoiser import Denoiser
 from reelweave.train.models.dit import DiT
 from reelweave.train.models.encoders.tokenizer import Tokenizer
-from reelweave.train.models.mmdit import MMDiT
-from reelweave.train.models.published.cogvideox import CogVideoX
-from reelweave.train.models.published.hunyuan import HunyuanVideo
 from reelweave.train.parallel.context.token_shard import cuttable
 
-_JOINT = (MMDiT, CogVideoX, HunyuanVideo)
-"""Models whose text is part of the sequence."""
 _MLP = 4
 """Width of a published model's MLP in units of its own, where no configuration tells."""
 
@@ -104,7 +99,7 @@ def video_model(
         passes,
         steps,
         4 * tokenizer.channels * latent_size[0] * latent_size[1] * latent_size[2],
-        isinstance(dit, _JOINT),
+        dit.joint_text,
         sliced,
         flops.attention / flops.forward,
         share,

@@ -23,7 +23,7 @@ IMPORTED_FIRST = (
     "diffusers.models.transformers",
     "diffusers.models.autoencoders",
     "peft",
-    "reelweave.train.models.published.wan",
+    "reelweave.train.models.published.families.wan",
     "reelweave.train.models.published.vae",
 )
 

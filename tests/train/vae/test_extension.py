@@ -5,7 +5,7 @@ import torch
 
 from reelweave.loader.errors import UsageError
 from reelweave.train.config.vae import VaeModelConfig
-from reelweave.train.vae.initialization import origin
+from reelweave.train.models.published.families.registry import VAES
 from reelweave.train.vae.network import VideoVae
 from tests.train.vae.tiny import COSMOS, WAN, publish
 
@@ -47,7 +47,7 @@ def test_an_architecture_that_compresses_twice_as_much_begins_with_the_published
     before, now, found = published.state_dict(), made.vae.state_dict(), made.initialisation
     assert sorted([*found.taken, *found.new]) == sorted(now)
     assert len(found.taken) > 0.8 * len(before)
-    of = origin(type(published).__name__, published.config, made.vae.config)
+    of = VAES[type(published).__name__](published).published_name(made.vae.config)
     for name in found.taken:
         assert torch.equal(now[name], before[of(name)]), name
     # What is new is that of the new blocks, and where one of them hands over another number of channels.

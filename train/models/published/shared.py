@@ -5,7 +5,7 @@ Each family is a small subclass in its own module that calls the model as its pi
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar
@@ -26,6 +26,7 @@ from reelweave.train.models.attention.positions import Window
 from reelweave.train.models.denoiser import Denoiser, InputRows
 from reelweave.train.models.dit import TokenLayout, tokens
 from reelweave.train.models.published.context_parallel import in_a_row
+from reelweave.train.models.published.vae_base import PublishedVae
 from reelweave.train.models.published.weights import PublishedModel
 
 
@@ -48,6 +49,7 @@ class DiffusersDenoiser(Denoiser):
         stem: name pattern of layers that read latents, times and text, whose input gradients are not needed.
         rows: name patterns of layers with the rows they apply to; the first match counts, default video.
         blocks: names of the lists of repeated blocks.
+        vae: VAE of its pipeline.
         model: the diffusers model.
         largest: maximum number of tokens along time, rows and columns.
     """
@@ -58,6 +60,7 @@ class DiffusersDenoiser(Denoiser):
     stem: ClassVar[str]
     rows: ClassVar[Sequence[tuple[str, InputRows]]]
     blocks: ClassVar[tuple[str, ...]] = ("transformer_blocks",)
+    vae: ClassVar[type[PublishedVae]]
 
     largest: tuple[float, float, float] = (math.inf, math.inf, math.inf)
 
@@ -105,6 +108,16 @@ class DiffusersDenoiser(Denoiser):
         self.grid(x_BCTHW.shape[2:])
         mask_BM = all_valid(context_BMD) if mask_BM is None else mask_BM
         return self._predict(x_BCTHW, t_B * self.time_unit, context_BMD, mask_BM)
+
+    @classmethod
+    def frame_rate(cls, config: DiffusersConfig, described: Mapping[str, Any]) -> float | None:  # noqa: ARG003
+        """Return the frames per second that a model was trained at; None: none is known.
+
+        Args:
+            config: configuration of the model.
+            described: its config.json.
+        """
+        return None
 
     def compare_text(self, text: TextConfig) -> list[str]:
         if isinstance(text, TransformersTextConfig) and text.padding == "text":

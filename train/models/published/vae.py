@@ -1,6 +1,4 @@
-"""Published video VAEs of diffusers as frozen tokenizers: Wan, CogVideoX, HunyuanVideo, Cosmos."""
-
-from typing import Any
+"""Published video VAEs of diffusers as frozen tokenizers."""
 
 import torch
 
@@ -9,10 +7,9 @@ from reelweave.train.config.tokenizer import DiffusersVAEConfig
 from reelweave.train.models.encoders.decode_tiles import TileLayout
 from reelweave.train.models.encoders.tile_grid import TileGrid
 from reelweave.train.models.encoders.tokenizer import Tokenizer
-from reelweave.train.models.published import vae_tiles
+from reelweave.train.models.published.families.registry import VAES
 from reelweave.train.models.published.folder import description, diffusers, part_folder
-
-SUPPORTED = ("AutoencoderKLWan", "AutoencoderKLCogVideoX", "AutoencoderKLHunyuanVideo", "AutoencoderKLCosmos")
+from reelweave.train.models.published.vae_base import PublishedVae
 
 
 class DiffusersVAE(Tokenizer):
@@ -27,21 +24,24 @@ class DiffusersVAE(Tokenizer):
     def __init__(self, config: DiffusersVAEConfig) -> None:
         super().__init__()
         self.config = config
-        self.vae = load_vae(config.name, config.subfolder, getattr(torch, config.dtype), "tokenizer.name")
+        self._published = load_vae(
+            config.name, config.subfolder, getattr(torch, config.dtype), "tokenizer.name"
+        )
+        self.vae = self._published.vae
         self.vae.requires_grad_(False)
         if config.slicing:
             self.vae.enable_slicing()
         if config.tiling:
             self.vae.enable_tiling()
         self.compression = (config.frames, config.height, config.width)
-        compression = compression_of(self.vae)
+        compression = self._published.compression
         if compression != self.compression:
             frames, height, width = compression
             raise UsageError(
                 f"tokenizer.name={config.name!r} compresses frames, height and width by {compression}: set"
                 f" tokenizer.frames={frames}, tokenizer.height={height} and tokenizer.width={width}"
             )
-        mean_11CT, deviation_11CT = _statistics(self.vae)
+        mean_11CT, deviation_11CT = self._published.statistics()
         self.register_buffer("_mean", mean_11CT, persistent=False)
         self.register_buffer("_deviation", deviation_11CT / config.scale, persistent=False)
         self._mean: torch.Tensor
@@ -53,7 +53,7 @@ class DiffusersVAE(Tokenizer):
 
     @property
     def tile_grid(self) -> TileGrid | None:
-        return tile_grid_of(self.vae) if self.config.tiling else None
+        return self._published.encode_grid() if self.config.tiling else None
 
     @torch.no_grad()
     def encode(self, video_BCTHW: torch.Tensor) -> torch.Tensor:
@@ -77,10 +77,8 @@ class DiffusersVAE(Tokenizer):
         return video_BCTHW.float()
 
     def decode_layout(self, step: tuple[int, int] | None = None) -> TileLayout:
-        """Return the tiles of `decode`, or others with an overlap of `vae_tiles.OVERLAP_LATENTS`."""
-        if step is not None:
-            return vae_tiles.stepped_layout(self.vae, self.compression, *step)
-        return vae_tiles.own_layout(self.vae, self.compression, self.config.tiling)
+        """Return the tiles of `decode`, or others with an overlap of `vae_base.OVERLAP_LATENTS`."""
+        return self._published.decode_layout(self.config.tiling, step)
 
     @torch.no_grad()
     def decode_tile(self, latents_BCTHW: torch.Tensor) -> torch.Tensor:
@@ -89,11 +87,11 @@ class DiffusersVAE(Tokenizer):
         Raises:
             UsageError: as in `decode`.
         """
-        return vae_tiles.decode_tile(self.vae, self._restore(latents_BCTHW))
+        return self._published.decode_tile(self._restore(latents_BCTHW))
 
     @torch.no_grad()
     def finish(self, decoded_BCTHW: torch.Tensor) -> torch.Tensor:
-        return vae_tiles.finish(self.vae, decoded_BCTHW).float()
+        return self._published.finish(decoded_BCTHW).float()
 
     def latent_size(self, size: tuple[int, ...]) -> tuple[int, int, int]:
         """Return the latent size; Cosmos is limited to the latent frames that it has statistics for."""
@@ -108,10 +106,7 @@ class DiffusersVAE(Tokenizer):
     def _restore(self, latents_BCTHW: torch.Tensor) -> torch.Tensor:
         """Return the latents that the VAE was trained with."""
         frames = latents_BCTHW.shape[2]
-        if type(self.vae).__name__ == "AutoencoderKLCogVideoX" and frames % 2 == 0:
-            raise UsageError(
-                f"CogVideoX's VAE decodes 1 + a multiple of 8 frames, not {1 + 4 * (frames - 1)}; take another number"
-            )
+        self._published.check_frames(frames)
         mean, deviation = self._of(frames)
         return (latents_BCTHW * deviation + mean).to(self.vae.dtype)
 
@@ -119,7 +114,7 @@ class DiffusersVAE(Tokenizer):
         return self._mean[:, :, :frames], self._deviation[:, :, :frames]
 
 
-def load_vae(name: str, subfolder: str, dtype: torch.dtype, key: str) -> Any:
+def load_vae(name: str, subfolder: str, dtype: torch.dtype, key: str) -> PublishedVae:
     """Load a published VAE with its weights.
 
     Args:
@@ -132,11 +127,11 @@ def load_vae(name: str, subfolder: str, dtype: torch.dtype, key: str) -> Any:
         UsageError: it is missing, unsupported, or damaged.
     """
     folder = part_folder(name, subfolder, key)
-    class_name = description(folder, key).get("_class_name")
-    if class_name not in SUPPORTED:
-        raise UsageError(f"{key}={name!r} is a {class_name}; supported are {', '.join(SUPPORTED)}")
+    class_name = str(description(folder, key).get("_class_name"))
+    if class_name not in VAES:
+        raise UsageError(f"{key}={name!r} is a {class_name}; supported are {', '.join(VAES)}")
     try:
-        return getattr(diffusers(), class_name).from_pretrained(
+        vae = getattr(diffusers(), class_name).from_pretrained(
             folder, torch_dtype=dtype, use_safetensors=True, local_files_only=True
         )
     except (OSError, ValueError, RuntimeError) as error:
@@ -144,49 +139,4 @@ def load_vae(name: str, subfolder: str, dtype: torch.dtype, key: str) -> Any:
             f"{key}={name!r} could not be loaded ({first_line(error)}); its folder needs config.json"
             " and weights in safetensors"
         ) from error
-
-
-def compression_of(vae: Any) -> tuple[int, int, int]:
-    """Return video frames, pixel rows and columns per latent, from the VAE's configuration."""
-    theirs = vae.config
-    if (halvings := theirs.get("temperal_downsample")) is not None:
-        side = 2 ** len(halvings) * (theirs.get("patch_size") or 1)
-        return 2 ** sum(halvings), side, side
-    side = theirs.get("spatial_compression_ratio") or 2 ** (len(theirs.block_out_channels) - 1)
-    return int(theirs.temporal_compression_ratio), side, side
-
-
-def tile_grid_of(vae: Any) -> TileGrid | None:
-    """Return the tiles of a VAE's `tiled_encode`; None if it has none (Cosmos).
-
-    HunyuanVideo's VAE reads one frame more than its tiles have; other VAEs only tile space.
-    """
-    if not hasattr(vae, "tiled_encode"):
-        return None
-    pixels = vae.config.get("patch_size") or 1  # Wan 2.2's unit is a patch
-    height, width = vae.tile_sample_min_height, vae.tile_sample_min_width
-    if hasattr(vae, "tile_overlap_factor_height"):
-        height_step = int(height * (1 - vae.tile_overlap_factor_height))
-        width_step = int(width * (1 - vae.tile_overlap_factor_width))
-    else:
-        height_step, width_step = vae.tile_sample_stride_height, vae.tile_sample_stride_width
-    in_time = {}
-    if getattr(vae, "use_framewise_encoding", False):
-        in_time = {
-            "frames": vae.tile_sample_min_num_frames + 1,
-            "frames_step": vae.tile_sample_stride_num_frames,
-        }
-    sizes = {"height": height, "width": width, "height_step": height_step, "width_step": width_step}
-    return TileGrid(**{name: pixels * size for name, size in sizes.items()}, **in_time)
-
-
-def _statistics(vae: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return mean and deviation of latents, [1, C, T, 1, 1]; T is 1, or the latent frames with own statistics."""
-    theirs = vae.config
-    channels = theirs.get("z_dim") or theirs.latent_channels
-    shape = (1, channels, -1, 1, 1)
-    if theirs.get("latents_mean") is not None and theirs.get("latents_std") is not None:
-        mean, deviation = torch.tensor(theirs.latents_mean), torch.tensor(theirs.latents_std)
-    else:
-        mean, deviation = torch.zeros(channels), torch.full((channels,), 1 / theirs.scaling_factor)
-    return mean.view(shape), deviation.view(shape)
+    return VAES[class_name](vae)

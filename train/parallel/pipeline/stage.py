@@ -61,7 +61,7 @@ class _Ends:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Receive tokens, to which the first stage added their places."""
         x_BLD = self._like(values_BLV)
-        if self._model.changes_text:
+        if self._model.joint_text:
             x_BLD, text_BMD = self._take(x_BLD, self._like(context_BMD))
             return x_BLD, text_BMD
         [x_BLD] = self._take(x_BLD)
@@ -69,7 +69,7 @@ class _Ends:
 
     def leave(self, streams: tuple[torch.Tensor, torch.Tensor], *_: object) -> torch.Tensor:
         """Send tokens on; returns zeros whose gradient is that of the sent tokens, whatever the loss computes."""
-        sent = streams if self._model.changes_text else streams[:1]
+        sent = streams if self._model.joint_text else streams[:1]
         out_BLV: torch.Tensor = _Leave.apply(
             self._neighbours, _dummy_input(), self._model.patch_values, *sent
         )

@@ -1,12 +1,17 @@
 """HunyuanVideo of diffusers, text to video."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 
 from reelweave.loader.errors import UsageError
+from reelweave.train.config.model import DiffusersConfig
 from reelweave.train.config.parts import TextConfig
 from reelweave.train.config.text import TransformersTextConfig
 from reelweave.train.models.attention.patches import Patch
 from reelweave.train.models.dit import TokenLayout
+from reelweave.train.models.encoders.decode_tiles import TileAxis
 from reelweave.train.models.published.context_parallel import (
     JointAttention,
     Placed,
@@ -14,8 +19,23 @@ from reelweave.train.models.published.context_parallel import (
     select_positions,
 )
 from reelweave.train.models.published.shared import DiffusersDenoiser
+from reelweave.train.models.published.vae_base import PublishedVae
 
 _SKIPPED_LAYERS = 2
+
+
+class HunyuanVideoVae(PublishedVae):
+    """VAE that always cuts time into tiles."""
+
+    source = "AutoencoderKLHunyuanVideo"
+    fixed = ("block_out_channels", "spatial_compression_ratio", "temporal_compression_ratio")
+
+    def time_tiles(self) -> TileAxis | None:
+        if not self.vae.use_framewise_decoding:
+            return None
+        size, step = self.vae.tile_sample_min_num_frames, self.vae.tile_sample_stride_num_frames
+        frames = self.compression[0]
+        return TileAxis(size // frames, step // frames, step, size - step)
 
 
 class HunyuanVideo(DiffusersDenoiser):
@@ -47,6 +67,12 @@ class HunyuanVideo(DiffusersDenoiser):
         (r"^single_transformer_blocks", "both"),
     )
     blocks = ("transformer_blocks", "single_transformer_blocks")
+    joint_text = True
+    vae = HunyuanVideoVae
+
+    @classmethod
+    def frame_rate(cls, config: DiffusersConfig, described: Mapping[str, Any]) -> float:  # noqa: ARG003
+        return 24.0
 
     def _prepare(self) -> None:
         theirs = self.model.config

@@ -1,9 +1,12 @@
 """Cosmos of diffusers, text to world."""
 
+from collections.abc import Mapping
 from contextlib import ExitStack
+from typing import Any
 
 import torch
 
+from reelweave.train.config.model import DiffusersConfig
 from reelweave.train.models.dit import TokenLayout
 from reelweave.train.models.published.context_parallel import (
     JointAttention,
@@ -12,6 +15,24 @@ from reelweave.train.models.published.context_parallel import (
     select_positions,
 )
 from reelweave.train.models.published.shared import DiffusersDenoiser
+from reelweave.train.models.published.vae_base import PublishedVae
+
+_BASE_FPS = 24.0
+"""Rate at which positions count frames: with it they are the same as without ``model.fps``."""
+
+
+class CosmosVae(PublishedVae):
+    """VAE whose latents are a point, with statistics for each latent frame of the first version."""
+
+    source = "AutoencoderKLCosmos"
+    variational = False
+    fixed = (
+        "encoder_block_out_channels",
+        "decode_block_out_channels",
+        "patch_size",
+        "patch_type",
+        "temporal_compression_ratio",
+    )
 
 
 class Cosmos(DiffusersDenoiser):
@@ -27,6 +48,11 @@ class Cosmos(DiffusersDenoiser):
     time_unit = 1.0
     stem = r"^patch_embed|^time_embed\.t_embedder\.linear_1$|attn2\.to_[kv]$"
     rows = ((r"time_embed|norm.*linear_[12]$", "sample"), (r"attn2\.to_[kv]$|crossattn_proj", "text"))
+    vae = CosmosVae
+
+    @classmethod
+    def frame_rate(cls, config: DiffusersConfig, described: Mapping[str, Any]) -> float:  # noqa: ARG003
+        return config.fps or _BASE_FPS
 
     def _prepare(self) -> None:
         theirs = self.model.config

@@ -1,19 +1,52 @@
 """CogVideoX 2B, 5B and 1.5 of diffusers, text to video."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import nn
 
+from reelweave.loader.errors import UsageError
+from reelweave.train.config.model import DiffusersConfig
 from reelweave.train.config.parts import TextConfig
 from reelweave.train.config.text import TransformersTextConfig
 from reelweave.train.models.attention.patches import Patch
 from reelweave.train.models.dit import TokenLayout
 from reelweave.train.models.published.context_parallel import JointAttention, Placed, Rotation
 from reelweave.train.models.published.shared import DiffusersDenoiser
+from reelweave.train.models.published.vae_base import PublishedVae
+
+
+class CogVideoXVae(PublishedVae):
+    """VAE that decodes two latent frames at a time."""
+
+    source = "AutoencoderKLCogVideoX"
+    fixed = ("block_out_channels", "temporal_compression_ratio")
+
+    @property
+    def frames_step(self) -> int:
+        return 2 * self.compression[0]
+
+    def check_frames(self, latent_frames: int) -> None:
+        if latent_frames % 2 == 0:
+            raise UsageError(
+                f"CogVideoX's VAE decodes 1 + a multiple of 8 frames, not {1 + 4 * (latent_frames - 1)}; take another"
+                " number"
+            )
+
+    def decode_tile(self, latents_BCTHW: torch.Tensor) -> torch.Tensor:
+        """Decode two frames at a time, one more at first where their number is odd."""
+        frames, each = latents_BCTHW.shape[2], self.vae.num_latent_frames_batch_size
+        odd, cache, chunks = frames % each, None, []
+        for first in range(0, max(frames - odd, 1), each):
+            x = latents_BCTHW[:, :, first + (odd if first else 0) : first + each + odd]
+            if self.vae.post_quant_conv is not None:
+                x = self.vae.post_quant_conv(x)
+            x, cache = self.vae.decoder(x, conv_cache=cache)
+            chunks.append(x)
+        return torch.cat(chunks, dim=2)
 
 
 class CogVideoX(DiffusersDenoiser):
@@ -31,6 +64,12 @@ class CogVideoX(DiffusersDenoiser):
         (r"^time_embedding|\.linear$", "sample"),
         (r"", "both"),
     )
+    joint_text = True
+    vae = CogVideoXVae
+
+    @classmethod
+    def frame_rate(cls, config: DiffusersConfig, described: Mapping[str, Any]) -> float:  # noqa: ARG003
+        return 8.0 if described.get("patch_size_t") is None else 16.0
 
     def _prepare(self) -> None:
         theirs = self.model.config

@@ -1,12 +1,14 @@
 """Wan 2.1 and 2.2 of diffusers, text to video and image to video."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 
 from reelweave.loader.errors import UsageError
 from reelweave.train.config.first_frames import FirstFramesConfig
+from reelweave.train.config.model import DiffusersConfig
 from reelweave.train.models.attention.positions import Window
 from reelweave.train.models.denoiser import InputRows
 from reelweave.train.models.dit import TokenLayout
@@ -17,12 +19,14 @@ from reelweave.train.models.published.context_parallel import (
     select_positions,
 )
 from reelweave.train.models.published.experts import times_of
+from reelweave.train.models.published.families.wan_vae import WanVae
 from reelweave.train.models.published.folder import PIPELINE, pipeline_description
 from reelweave.train.models.published.shared import DiffusersDenoiser
 from reelweave.train.objectives.first_frames import first_frame_channels, picture_condition
 
 _MASKS = 4
 """Mask channels of image-to-video models: one for each video frame of a latent frame."""
+_5B_CHANNELS = 48
 
 
 class Wan(DiffusersDenoiser):
@@ -41,6 +45,14 @@ class Wan(DiffusersDenoiser):
     stem = r"^patch_embedding$|time_embedder\.linear_1$|text_embedder\.linear_1$"
     rows = ((r"time_", "sample"), (r"text_embedder|attn2\.to_[kv]$", "text"))
     blocks = ("blocks",)
+    vae = WanVae
+
+    @classmethod
+    def frame_rate(cls, config: DiffusersConfig, described: Mapping[str, Any]) -> float:
+        """Return 24 for Wan 2.2 5B and 16 for others; a copy of 5B without its pipeline is known by its channels."""
+        if described.get("in_channels") == _5B_CHANNELS:
+            return 24.0
+        return 24.0 if pipeline_description(config.name, "model.name").get("expand_timesteps") else 16.0
 
     def _prepare(self) -> None:
         self.times = times_of(self.config)

@@ -1,0 +1,1 @@
+"""Published families of diffusers: a module for each, registered in `registry`."""
