@@ -245,7 +245,7 @@ def test_an_unknown_processor_is_called_and_ours_for_parts_of_a_sequence_is_look
     patched.blocks[0].attn2.set_processor(SelfAttention(WanAttnProcessor()))
     patched.blocks[1].attn1.set_processor(SelfAttention(Theirs()))
     monkeypatch.setattr(
-        "reelweave.train.kernels.patch.wan.qk_norm",
+        "reelweave.train.kernels.patch.blocks.transformer_wan.qk_norm",
         lambda *args, **how: calls.append("fused") or qk_norm(*args, **how),
     )
     found = outcome(patched, inputs)
@@ -361,7 +361,7 @@ def test_a_diffusers_without_the_classes_is_refused(monkeypatch):
 
     model = model_of("cosmos")
     monkeypatch.delattr(transformer_cosmos, "CosmosAdaLayerNorm")
-    monkeypatch.delitem(sys.modules, "reelweave.train.kernels.patch.cosmos", raising=False)
+    monkeypatch.delitem(sys.modules, "reelweave.train.kernels.patch.blocks.transformer_cosmos", raising=False)
     with pytest.raises(UsageError, match=r"0\.38 .*CosmosAdaLayerNorm"):
         patch(model)
 
@@ -399,7 +399,7 @@ def test_a_model_of_no_known_family_is_refused(monkeypatch):
     from diffusers.models.transformers.transformer_wan import WanRotaryPosEmbed
 
     for model in (torch.nn.Linear(2, 2), WanRotaryPosEmbed(16, (1, 2, 2), 8)):
-        with pytest.raises(UsageError, match="Wan, CogVideoX, HunyuanVideo or Cosmos"):
+        with pytest.raises(UsageError, match="cogvideox_transformer_3d or "):
             patch(model)
         assert unpatch(model) == 0
     monkeypatch.setitem(sys.modules, "diffusers", None)

@@ -3,22 +3,16 @@
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
+from pkgutil import iter_modules
 from types import ModuleType
 
 from torch import nn
 
 from reelweave.loader.errors import UsageError
+from reelweave.train.kernels.patch import blocks
 from reelweave.train.kernels.patch.swap import KNOWN
-
-FAMILIES = {
-    "diffusers.models.transformers.transformer_wan": "reelweave.train.kernels.patch.wan",
-    "diffusers.models.transformers.cogvideox_transformer_3d": "reelweave.train.kernels.patch.cogvideox",
-    "diffusers.models.transformers.transformer_hunyuan_video": "reelweave.train.kernels.patch.hunyuan",
-    "diffusers.models.transformers.transformer_cosmos": "reelweave.train.kernels.patch.cosmos",
-}
-"""Modules of each family in diffusers, and of its swaps here."""
-
 
 FUSED = "uses_fused_operators"
 """Class attribute that marks blocks written with fused operators."""
@@ -59,7 +53,7 @@ def patch(model: nn.Module) -> PatchReport:
     are read, but no longer called.
 
     Args:
-        model: diffusers Wan, CogVideoX, HunyuanVideo or Cosmos, or a module that contains one, before sharding.
+        model: transformer of diffusers of a family with fused blocks, or a module that contains one, before sharding.
 
     Raises:
         UsageError: it contains none of these families, or diffusers is missing or incompatible.
@@ -112,19 +106,34 @@ def unpatch(model: nn.Module) -> int:
     return len(swapped)
 
 
+def has_fused_blocks(model: nn.Module) -> bool:
+    """Return True if there are fused blocks for a family of diffusers that a model contains."""
+    return bool(_modules(model))
+
+
+def _modules(model: nn.Module) -> list[str]:
+    """Return the names of modules of fused blocks for a model, by the modules of its classes and bases."""
+    sources = {base.__module__ for module in model.modules() for base in type(module).__mro__}
+    return [name for name in _names() if f"diffusers.models.transformers.{name}" in sources]
+
+
+@cache
+def _names() -> tuple[str, ...]:
+    """Return the names of all modules of fused blocks."""
+    return tuple(sorted(module.name for module in iter_modules(blocks.__path__)))
+
+
 def _families(model: nn.Module) -> Iterator[ModuleType]:
-    """Yield the families of a model's modules, by the modules of their classes and bases.
+    """Yield the modules of fused blocks for a model.
 
     Raises:
         UsageError: diffusers lacks classes of such a family.
     """
-    sources = {base.__module__ for module in model.modules() for base in type(module).__mro__}
-    for theirs, ours in FAMILIES.items():
-        if theirs in sources:
-            try:
-                yield import_module(ours)
-            except (AttributeError, ImportError) as error:
-                raise UsageError(f"patch knows {KNOWN}, and the one here differs: {error}") from error
+    for name in _modules(model):
+        try:
+            yield import_module(f"{blocks.__name__}.{name}")
+        except (AttributeError, ImportError) as error:
+            raise UsageError(f"patch knows {KNOWN}, and the one here differs: {error}") from error
 
 
 def _ours(model: nn.Module) -> Counter[str]:
@@ -141,8 +150,8 @@ def _ours(model: nn.Module) -> Counter[str]:
     except ImportError as error:
         raise UsageError("patch changes models of diffusers: pip install 'reelweave[diffusers]'") from error
     raise UsageError(
-        f"{type(model).__name__} has no block that patch knows; it may be a Wan, CogVideoX, HunyuanVideo or Cosmos"
-        " transformer of diffusers"
+        f"{type(model).__name__} has no block that patch knows; it may be a transformer of diffusers, of"
+        f" {' or '.join(_names())}"
     )
 
 

@@ -3,6 +3,7 @@
 Each family is a small subclass in its own module that calls the model as its pipeline does.
 """
 
+import logging
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,7 +20,7 @@ from reelweave.train.config.first_frames import FirstFramesConfig
 from reelweave.train.config.model import DiffusersConfig
 from reelweave.train.config.parts import TextConfig
 from reelweave.train.config.text import TransformersTextConfig
-from reelweave.train.kernels.patch.patcher import patch
+from reelweave.train.kernels.patch.patcher import has_fused_blocks, patch
 from reelweave.train.measure.flops import Flops
 from reelweave.train.models.attention.patches import Patch
 from reelweave.train.models.attention.positions import Window
@@ -28,6 +29,8 @@ from reelweave.train.models.dit import TokenLayout, tokens
 from reelweave.train.models.published.context_parallel import in_a_row
 from reelweave.train.models.published.vae_base import PublishedVae
 from reelweave.train.models.published.weights import PublishedModel
+
+_log = logging.getLogger(__name__)
 
 
 class DiffusersDenoiser(Denoiser):
@@ -85,8 +88,10 @@ class DiffusersDenoiser(Denoiser):
             self.model.to("meta")
         else:
             self._published.load_(self.model)
-        if config.fused:
+        if config.fused and has_fused_blocks(self.model):
             patch(self.model)
+        elif config.fused:
+            _log.warning("%s has no fused blocks and runs as diffusers has it (docs/patch.md)", self.source)
         from reelweave.train.models.published.float32 import keep_float32
 
         self._float32 = tuple(keep_float32(self.model))
