@@ -113,7 +113,7 @@ def run(options: argparse.Namespace, gpus: int) -> int:
 def _model(name: str, frames: int, height: int, width: int, steps: int) -> VideoModel:
     """Return the model that WHAT names: a published one, or that of a run's configuration or checkpoint."""
     if name in MODELS:
-        return MODELS[name](name, frames, height, width, steps)
+        return MODELS[name](frames, height, width, steps)
     if "://" not in name and not Path(name).exists():
         hint = did_you_mean(name, list(MODELS))
         raise UsageError(

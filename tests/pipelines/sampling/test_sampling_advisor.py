@@ -8,7 +8,6 @@ import yaml
 from reelweave.loader.errors import UsageError
 from reelweave.pipelines.cli import main
 from reelweave.pipelines.plans.advisor.advise import advise, layouts
-from reelweave.pipelines.plans.advisor.published import CURVES, MODELS, wan_14b
 from reelweave.pipelines.plans.advisor.shapes import OneGpu, SamplingMachine
 from reelweave.pipelines.plans.advisor.simulate import Layout, expect_layout
 from reelweave.pipelines.sampling.advised import advise_layout
@@ -19,6 +18,7 @@ from reelweave.train.sampling.config import SampleConfig
 from reelweave.train.sampling.latent_parallel.volumes import LatentRun, ModelShape, exact_bytes
 from reelweave.train.sampling.ranks.mesh import SamplingMesh
 from reelweave.train.sampling.trained.load import Trained
+from tests.pipelines.sampling.published_curves import CURVES, published, wan_14b
 from tests.train.clips import ClipStream, tiny_config
 
 ONE = OneGpu(denoise_s=1000.0, decode_s=10.0, other_s=2.0)
@@ -56,14 +56,14 @@ def test_held_out_curves_are_as_far_off_as_the_page_says():
 
 
 def test_one_gpu_takes_what_it_took():
-    row = expect_layout(wan_14b("wan"), ONE, SamplingMachine(gpus=1), Layout())
+    row = expect_layout(wan_14b(), ONE, SamplingMachine(gpus=1), Layout())
     assert row.seconds == pytest.approx(1012)
     assert row.sent_bytes == row.exchange_s == row.extra_work == row.left_out_attention == 0
     assert row.exact
 
 
 def test_bytes_are_those_of_the_layouts():
-    model = wan_14b("wan", frames=37, height=480, width=832)
+    model = wan_14b(frames=37, height=480, width=832)
     run = LatentRun(16, (10, 60, 104), (1, 2, 2), 4, 50)
     step = exact_bytes(run, ModelShape(40, 5120, 40, 13824, 512))
     machine = SamplingMachine(gpus=4)
@@ -77,7 +77,7 @@ def test_bytes_are_those_of_the_layouts():
 
 
 def test_slow_links_favour_latents_and_fast_ones_exact_methods():
-    model = wan_14b("wan", height=480, width=832)
+    model = wan_14b(height=480, width=832)
     one = OneGpu(denoise_s=600.0)
     slow = advise(model, one, SamplingMachine(gpus=8, gpus_per_node=1, network_bytes_per_s=1e9))
     assert slow[0].layout.lp > 1
@@ -92,13 +92,13 @@ def test_slow_links_favour_latents_and_fast_ones_exact_methods():
 
 def test_guidance_is_shared_first_where_there_is_guidance():
     machine = SamplingMachine(gpus=8)
-    assert advise(wan_14b("wan"), ONE, machine, approximate=False)[0].layout == Layout(cfg=2, ulysses=4)
-    distilled = advise(MODELS["hunyuanvideo"]("hunyuanvideo"), ONE, machine, approximate=False)
+    assert advise(wan_14b(), ONE, machine, approximate=False)[0].layout == Layout(cfg=2, ulysses=4)
+    distilled = advise(published("hunyuanvideo", frames=129), ONE, machine, approximate=False)
     assert all(row.layout.cfg == 1 for row in distilled)
 
 
 def test_an_st_dit_hides_its_exchanges_by_scalefusion_and_more_so_over_nodes():
-    model = MODELS["open-sora-1.2"]("open-sora-1.2")
+    model = published("open-sora-1.2", frames=102, steps=30)
     one = OneGpu(denoise_s=300.0)
     for gpus, node in ((8, 450e9), (32, 450e9)):
         machine = SamplingMachine(gpus=gpus, node_bytes_per_s=node, network_bytes_per_s=5e9)
@@ -110,7 +110,7 @@ def test_an_st_dit_hides_its_exchanges_by_scalefusion_and_more_so_over_nodes():
 
 
 def test_an_st_dit_is_simulated_by_slices_beside_whole_layers_and_heads():
-    model = MODELS["open-sora-1.2"]("open-sora-1.2")
+    model = published("open-sora-1.2", frames=102, steps=30)
     machine = SamplingMachine(gpus=16, network_bytes_per_s=25e9)
     found = advise(model, OneGpu(denoise_s=300.0), machine, approximate=False)
     rows = {row.layout: row for row in found}
@@ -198,7 +198,7 @@ def test_a_run_is_planned_by_its_configuration_or_a_checkpoint(tmp_path, capsys)
 
 
 def test_a_cache_saves_its_share_and_is_not_exact():
-    rows = advise(wan_14b("wan"), ONE, SamplingMachine(gpus=8), cache_hits=0.4)
+    rows = advise(wan_14b(), ONE, SamplingMachine(gpus=8), cache_hits=0.4)
     plain, cached = (
         next(row for row in rows if row.layout == Layout(cfg=2, ulysses=4, cache_hits=hits))
         for hits in (0, 0.4)
@@ -210,7 +210,7 @@ def test_a_cache_saves_its_share_and_is_not_exact():
 
 
 def test_layouts_use_all_gpus_and_divide_heads():
-    model = wan_14b("wan")
+    model = wan_14b()
     for gpus in (1, 2, 6, 8, 12, 40):
         found = list(layouts(model, SamplingMachine(gpus=gpus), approximate=True))
         assert len(set(found)) == len(found)
@@ -220,8 +220,10 @@ def test_layouts_use_all_gpus_and_divide_heads():
 
 def test_gpus_without_the_memory_are_told_what_it_takes():
     machine = SamplingMachine(gpus=2, memory_bytes=8 * 2**30)
-    with pytest.raises(UsageError, match=r"no layout of 2 GPUs fits wan; the least needs \d+\.\d GiB"):
-        advise(wan_14b("wan"), ONE, machine)
+    with pytest.raises(
+        UsageError, match=r"no layout of 2 GPUs fits wan2\.1-t2v-14b; the least needs \d+\.\d GiB"
+    ):
+        advise(wan_14b(), ONE, machine)
 
 
 def test_the_command_orders_layouts_and_names_what_is_missing(capsys):

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import torch
@@ -27,6 +28,7 @@ from reelweave.train.models.attention.positions import Window
 from reelweave.train.models.denoiser import Denoiser, InputRows
 from reelweave.train.models.dit import TokenLayout, tokens
 from reelweave.train.models.published.context_parallel import in_a_row
+from reelweave.train.models.published.size import PublishedSize
 from reelweave.train.models.published.vae_base import PublishedVae
 from reelweave.train.models.published.weights import PublishedModel
 
@@ -53,6 +55,7 @@ class DiffusersDenoiser(Denoiser):
         rows: name patterns of layers with the rows they apply to; the first match counts, default video.
         blocks: names of the lists of repeated blocks.
         vae: VAE of its pipeline.
+        sizes: published transformers by name, for plans without their files.
         model: the diffusers model.
         largest: maximum number of tokens along time, rows and columns.
     """
@@ -64,6 +67,7 @@ class DiffusersDenoiser(Denoiser):
     rows: ClassVar[Sequence[tuple[str, InputRows]]]
     blocks: ClassVar[tuple[str, ...]] = ("transformer_blocks",)
     vae: ClassVar[type[PublishedVae]]
+    sizes: ClassVar[Mapping[str, PublishedSize]] = MappingProxyType({})
 
     largest: tuple[float, float, float] = (math.inf, math.inf, math.inf)
 

@@ -19,9 +19,16 @@ from reelweave.train.models.published.context_parallel import (
     select_positions,
 )
 from reelweave.train.models.published.shared import DiffusersDenoiser
+from reelweave.train.models.published.size import PublishedSize
 from reelweave.train.models.published.vae_base import PublishedVae
 
 _SKIPPED_LAYERS = 2
+_SIZES = {
+    # Distilled: one pass a step.
+    "hunyuanvideo": PublishedSize(
+        layers=60, hidden=3072, heads=24, inner=12288, parameters=13e9, text_tokens=256, passes=1
+    ),
+}
 
 
 class HunyuanVideoVae(PublishedVae):
@@ -69,6 +76,7 @@ class HunyuanVideo(DiffusersDenoiser):
     blocks = ("transformer_blocks", "single_transformer_blocks")
     joint_text = True
     vae = HunyuanVideoVae
+    sizes = _SIZES
 
     @classmethod
     def frame_rate(cls, config: DiffusersConfig, described: Mapping[str, Any]) -> float:  # noqa: ARG003

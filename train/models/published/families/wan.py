@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -22,11 +23,20 @@ from reelweave.train.models.published.experts import times_of
 from reelweave.train.models.published.families.wan_vae import WanVae
 from reelweave.train.models.published.folder import PIPELINE, pipeline_description
 from reelweave.train.models.published.shared import DiffusersDenoiser
+from reelweave.train.models.published.size import PublishedSize
 from reelweave.train.objectives.first_frames import first_frame_channels, picture_condition
 
 _MASKS = 4
 """Mask channels of image-to-video models: one for each video frame of a latent frame."""
 _5B_CHANNELS = 48
+_14B = PublishedSize(layers=40, hidden=5120, heads=40, inner=13824, parameters=14.3e9, text_tokens=512)
+_SIZES = {
+    "wan2.1-t2v-1.3b": PublishedSize(
+        layers=30, hidden=1536, heads=12, inner=8960, parameters=1.4e9, text_tokens=512
+    ),
+    "wan2.1-t2v-14b": _14B,
+    "wan2.2-t2v-a14b": replace(_14B, parameters=2 * _14B.parameters),
+}
 
 
 class Wan(DiffusersDenoiser):
@@ -46,6 +56,7 @@ class Wan(DiffusersDenoiser):
     rows = ((r"time_", "sample"), (r"text_embedder|attn2\.to_[kv]$", "text"))
     blocks = ("blocks",)
     vae = WanVae
+    sizes = _SIZES
 
     @classmethod
     def frame_rate(cls, config: DiffusersConfig, described: Mapping[str, Any]) -> float:
