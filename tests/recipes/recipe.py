@@ -42,9 +42,10 @@ class Code:
         shutil.copytree(ROOT / "csrc", home / "csrc")
 
     def add_tests(self) -> None:
-        """Copy the tests, too, for recipes that add one."""
+        """Copy the tests, too, for recipes that add one, and the pages that these read."""
         shutil.copy(ROOT / "pyproject.toml", self.home)
         shutil.copytree(ROOT / "tests", self.home / "tests", ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / "docs", self.home / "docs")
 
     def perform(self, page: str, heading: str, without: int | None = None) -> None:
         """Do what the steps behind a heading or a first sentence of a page say, all or all but one of them."""

@@ -133,6 +133,45 @@ def test_a_kernel_needs_each_of_its_steps(code: Code, step: int, lack: str) -> N
     assert lack in done.stdout + done.stderr
 
 
+MODEL = "models.md", "## Add a published model"
+
+
+def run_model_test(code: Code) -> subprocess.CompletedProcess[str]:
+    tests = ("test_skyreels.py", "test_families.py")
+    return code.run(
+        "pytest", "-q", "-n0", "-p", "no:cacheprovider", *(f"tests/train/models/{test}" for test in tests)
+    )
+
+
+def test_a_published_model(code: Code) -> None:
+    code.add_tests()
+    code.perform(*MODEL)
+    assert len(code.files) == 4
+    code.check()
+    done = run_model_test(code)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("step", "lack"),
+    beyond(
+        1,
+        [
+            (2, "is a SkyReelsV2Transformer3DModel; supported are"),
+            (1, "No module named 'reelweave.train.models.published.families.skyreels'"),
+            (3, "file or directory not found"),
+            (4, "docs/finetune.md has no row of SkyReelsV2Transformer3DModel"),
+        ],
+    ),
+)
+def test_a_published_model_needs_each_of_its_steps(code: Code, step: int, lack: str) -> None:
+    code.add_tests()
+    code.perform(*MODEL, without=step)
+    done = run_model_test(code)
+    assert done.returncode != 0
+    assert lack in done.stdout + done.stderr
+
+
 def test_a_recipe_that_leaves_out_a_step_is_noticed(code: Code) -> None:
     with pytest.raises(AssertionError, match="has no"):
         code.perform("cascade.md", "## Not there")

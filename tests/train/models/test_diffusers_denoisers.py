@@ -6,7 +6,6 @@ import json
 import pytest
 import torch
 from pydantic import ValidationError
-from torch.utils.flop_counter import FlopCounterMode
 
 from reelweave.loader.errors import RunError, UsageError
 from reelweave.train.config.model import DiffusersConfig
@@ -16,11 +15,12 @@ from reelweave.train.loop.trainer import Trainer
 from reelweave.train.models.build import build_denoiser
 from reelweave.train.models.bundle import Bundle
 from reelweave.train.objectives.ddpm import DDPM
-from reelweave.train.parallel.activations import checkpoint_block
 from reelweave.train.sampling.trained.export import export
 from reelweave.train.sampling.trained.load import load_trained
 from tests.thorough import but
 from tests.train.clips import ClipStream
+from tests.train.models import family_checks
+from tests.train.models.family_checks import filled, inputs
 from tests.train.published import SPECIAL, drawn, publish, run_config
 from tests.train.saved import losses
 
@@ -73,104 +73,54 @@ def pipeline(variant):
     return kind(**none, transformer=model, scheduler=scheduler, safety_checker=Harmless())
 
 
-def asked(variant, context_1MD, mask_1M, pooled_1D):
-    """What a pipeline asks its transformer in the first two steps, with guidance off; latents, times and answers."""
-    pipe, calls = pipeline(variant), []
-    pipe.set_progress_bar_config(disable=True)
-    pipe.transformer.register_forward_hook(
-        lambda _, args, kwargs, out: calls.append((kwargs["hidden_states"], kwargs["timestep"], out[0])),
-        with_kwargs=True,
-    )
-    settings = {"height": 32, "width": 32, "num_frames": 5, "num_inference_steps": 2, "output_type": "latent"}
-    generator = torch.Generator().manual_seed(0)
-    filled_1MD = torch.nn.functional.pad(
-        context_1MD * mask_1M[..., None], (0, 0, 0, 512 - context_1MD.shape[1])
-    )
+def calls_of(variant, context_1MD, mask_1M, pooled_1D):
+    """What a pipeline asks its transformer, with guidance off."""
+    given = {"prompt_embeds": filled(context_1MD, mask_1M), "guidance_scale": 1.0}
     if variant.startswith("cogvideox"):
-        pipe(prompt_embeds=context_1MD, guidance_scale=1.0, generator=generator, **settings)
+        given["prompt_embeds"] = context_1MD
     elif variant.startswith("hunyuan"):
-        pipe(
-            prompt_embeds=context_1MD,
-            prompt_attention_mask=mask_1M,
-            pooled_prompt_embeds=pooled_1D,
-            generator=generator,
-            **settings,
-        )
-    else:
-        if variant == "cosmos 2":
-            del settings["num_frames"]
-        pipe(prompt_embeds=filled_1MD, guidance_scale=1.0, generator=generator, **settings)
-    return calls
+        given = {
+            "prompt_embeds": context_1MD,
+            "prompt_attention_mask": mask_1M,
+            "pooled_prompt_embeds": pooled_1D,
+        }
+    return family_checks.pipeline_calls(pipeline(variant), one_frame=variant == "cosmos 2", **given)
 
 
 @ALL
 def test_a_prediction_is_that_within_the_familys_pipeline(tmp_path, variant):
     torch.manual_seed(1)
     context, mask, pooled = torch.randn(1, 5, 8), torch.ones(1, 5, dtype=torch.bool), torch.randn(1, 6)
-    if not variant.startswith("cogvideox"):
+    frames_first = variant.startswith("cogvideox")
+    if not frames_first:
         mask[0, 3:] = False
-    calls = asked(variant, context, mask, pooled)
-    assert len(calls) == 2
-    denoiser = build_denoiser(publish(tmp_path, variant), 4, 8)
-    given, counts = context, mask
+    calls = calls_of(variant, context, mask, pooled)
     if variant.startswith("hunyuan"):
-        given = torch.cat([torch.nn.functional.pad(pooled, (0, 2))[:, None], context], dim=1)
-        counts = torch.cat([torch.ones(1, 1, dtype=torch.bool), mask], dim=1)
-    for latents, times, answer in calls:
-        frames_first = variant.startswith("cogvideox")
-        x_BCTHW, expected = (
-            (latents.transpose(1, 2), answer.transpose(1, 2)) if frames_first else (latents, answer)
-        )
-        told_B = times if variant.startswith("cosmos") else times / 1000
-        with torch.no_grad():
-            found = denoiser(x_BCTHW, told_B, given, counts)
-        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5 * float(expected.abs().max()))
-        with torch.no_grad():
-            other = denoiser(x_BCTHW, told_B + 0.3, given, counts)
-        assert (other - expected).abs().max() > 1e-3 * expected.abs().max()
-
-
-def inputs(denoiser, B=2, M=5, size=(2, 4, 4)):
-    torch.manual_seed(1)
-    mask_BM = torch.ones(B, M, dtype=torch.bool)
-    mask_BM[0, -2:] = False
-    return torch.randn(B, 4, *size), torch.rand(B), torch.randn(B, M, 8), mask_BM
+        context = torch.cat([torch.nn.functional.pad(pooled, (0, 2))[:, None], context], dim=1)
+        mask = torch.cat([torch.ones(1, 1, dtype=torch.bool), mask], dim=1)
+    unit = 1.0 if variant.startswith("cosmos") else 1000.0
+    denoiser = build_denoiser(publish(tmp_path, variant), 4, 8)
+    family_checks.predicts_as_its_pipeline(denoiser, calls, context, mask, unit, frames_first)
 
 
 @ALL
 def test_every_weight_gets_a_gradient(tmp_path, variant):
-    denoiser = build_denoiser(publish(tmp_path, variant), 4, 8)
-    for block in denoiser.repeated():
-        checkpoint_block(block, "full")
-    denoiser(*inputs(denoiser)).square().sum().backward()
-    assert [name for name, p in denoiser.named_parameters() if p.grad is None or not p.grad.any()] == []
+    family_checks.every_weight_gets_a_gradient(build_denoiser(publish(tmp_path, variant), 4, 8))
 
 
 @ALL
 def test_masked_text_and_the_captions_beside_it_do_not_count(tmp_path, variant):
-    denoiser = build_denoiser(publish(tmp_path, variant), 4, 8)
-    x, t, context, mask = inputs(denoiser)
-    changed = context.clone()
-    changed[0, -2:] = 100
-    with torch.no_grad():
-        expected = denoiser(x, t, context, mask)
-        torch.testing.assert_close(denoiser(x, t, changed, mask), expected)
-        alone = denoiser(x[:1], t[:1], context[:1, :3], mask[:1, :3])
-    torch.testing.assert_close(alone, expected[:1], rtol=1e-4, atol=1e-4)
+    family_checks.masked_text_does_not_count(build_denoiser(publish(tmp_path, variant), 4, 8))
 
 
 @pytest.mark.parametrize("variant", but(PLAIN, SPECIAL))
 def test_operations_are_those_that_run(tmp_path, variant):
-    config = publish(tmp_path, variant, fused=False)
-    with torch.device("meta"):  # where attention is counted as the products it is made of
-        denoiser, (x, t, context, _) = build_denoiser(config, 4, 8), inputs(None, 1, size=(4, 4, 4))
-        with FlopCounterMode(display=False) as counter:
-            out = denoiser(x, t, context, torch.ones(1, 5, dtype=torch.bool))
-            forward = counter.get_total_flops()
-            out.sum().backward()
-    found = denoiser.flops((4, 4, 4), 5)
-    assert found.forward == pytest.approx(forward, rel=0.01)
-    assert found.backward == pytest.approx(counter.get_total_flops() - forward, rel=0.01)
+    family_checks.operations_are_those_that_run(publish(tmp_path, variant))
+
+
+@pytest.mark.parametrize("variant", ["wan", "cosmos"])
+def test_tokens_in_any_order_keep_their_positions(tmp_path, variant):
+    family_checks.tokens_keep_their_positions(build_denoiser(publish(tmp_path, variant), 4, 8))
 
 
 def test_only_blocks_repeat(tmp_path):
@@ -204,7 +154,7 @@ def test_a_trained_model_goes_back_to_diffusers(tmp_path):
     Trainer(config, ClipStream(), tmp_path / "run").run()
     trained = load_trained(str(tmp_path / "run"), torch.device("cpu"))
     export(trained, tmp_path / "out")
-    x, t, context, mask = inputs(None)
+    x, t, context, mask = inputs()
     x = torch.randn(2, 24, 2, 4, 4)
     theirs = WanTransformer3DModel.from_pretrained(tmp_path / "out", use_safetensors=True)
     with torch.no_grad():
@@ -252,7 +202,7 @@ def test_a_model_that_does_not_fit_is_refused(tmp_path, described, done, said):
 
 def test_what_a_model_cannot_do_is_said(tmp_path):
     denoiser = build_denoiser(publish(tmp_path, "wan", text_tokens=5), 4, 8)
-    x, t, context, mask = inputs(denoiser)
+    x, t, context, mask = inputs()
     with pytest.raises(UsageError, match=r"no packs.*stream\.regime"):
         denoiser.forward_packed([x[0]], t, context, mask)
     with pytest.raises(UsageError, match="takes 5 tokens of text and got 6"):

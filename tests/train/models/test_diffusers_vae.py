@@ -1,7 +1,5 @@
 """Published VAEs as tokenizers: their pipelines' latents, from clips of any size that fits."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 
@@ -14,8 +12,8 @@ from reelweave.train.models.bundle import Bundle
 from reelweave.train.models.published.vae import DiffusersVAE
 from reelweave.train.sampling.config import SampleConfig
 from reelweave.train.sampling.generate import generate
-from tests.train.clips import ClipStream
 from tests.train.models.diffusers_vaes import FAMILIES, publish, tokenizer
+from tests.train.models.family_checks import FiveFrames
 from tests.train.published import drawn, run_config
 
 ALL = pytest.mark.parametrize("family", FAMILIES)
@@ -137,13 +135,6 @@ def test_a_part_that_is_no_vae_is_refused(tmp_path):
         DiffusersVAE(DiffusersVAEConfig(name=str(tmp_path), subfolder="x"))
 
 
-class Five(ClipStream):
-    """Clips of 5 frames alone."""
-
-    def microbatch(self, step, slot=0):
-        return replace(super().microbatch(2 * step, slot), step=step)
-
-
 def test_a_published_pipeline_is_adapted_and_sampled_from(tmp_path):
     """Wan as its folder is: VAE, transformer and text encoder of one pipeline."""
     publish(tmp_path, "wan")
@@ -156,7 +147,7 @@ def test_a_published_pipeline_is_adapted_and_sampled_from(tmp_path):
         tokenizer={"kind": "diffusers", "name": str(tmp_path)},
     )
 
-    result = Trainer(config, Five(), tmp_path / "run").run()
+    result = Trainer(config, FiveFrames(), tmp_path / "run").run()
     assert result.steps == 4
     bundle = Bundle(config)
     assert bundle.tokenizer.latent_size((5, 16, 16)) == (2, 2, 2)
