@@ -139,7 +139,7 @@ MODEL = "models.md", "## Add a published model"
 def run_model_test(code: Code) -> subprocess.CompletedProcess[str]:
     tests = ("test_skyreels.py", "test_families.py")
     return code.run(
-        "pytest", "-q", "-n0", "-p", "no:cacheprovider", *(f"tests/train/models/{test}" for test in tests)
+        "pytest", "-qx", "-n0", "-p", "no:cacheprovider", *(f"tests/train/models/{test}" for test in tests)
     )
 
 
