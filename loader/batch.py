@@ -139,14 +139,14 @@ class Batch:
     @property
     def share(self) -> float:
         """Part of its step's samples that the batch holds, 0 for a filler: the weight whatever the denominator is."""
-        return self._shared(self.weight)
+        return self._share_weight(self.weight)
 
     @property
     def missing_share(self) -> float:
         """Part of its step's samples that is missing; all ranks' shares and missing shares of a step sum to 1."""
-        return self._shared(self.missing)
+        return self._share_weight(self.missing)
 
-    def _shared(self, weight: float) -> float:
+    def _share_weight(self, weight: float) -> float:
         return weight if self.denominator == "step" else weight * self.mean_samples / self.step_samples
 
     @property
@@ -161,13 +161,13 @@ class Batch:
             device: target of the tensors; other attributes stay.
             non_blocking: True to overlap copies from page-locked memory with work of the GPU.
         """
-        return self._changed(lambda tensor: tensor.to(device, non_blocking=non_blocking))
+        return self._change(lambda tensor: tensor.to(device, non_blocking=non_blocking))
 
     def pin_memory(self) -> Self:
         """Return the same batch with its tensors in page-locked memory; a DataLoader with pin_memory calls it."""
-        return self._changed(torch.Tensor.pin_memory)
+        return self._change(torch.Tensor.pin_memory)
 
-    def _changed(self, change: Change) -> Self:
+    def _change(self, change: Change) -> Self:
         media = self.media and replace(self.media, bytes_N=change(self.media.bytes_N))
         return replace(self, media=media, contexts=self.contexts and tuple(map(change, self.contexts)))
 
@@ -188,10 +188,10 @@ class Microbatch(Batch):
     video_BCTHW: torch.Tensor
     latents_BCTHW: torch.Tensor | None = None
 
-    def _changed(self, change: Change) -> Self:
+    def _change(self, change: Change) -> Self:
         latents = self.latents_BCTHW
         return replace(
-            super()._changed(change),
+            super()._change(change),
             video_BCTHW=change(self.video_BCTHW),
             latents_BCTHW=None if latents is None else change(latents),
         )
@@ -212,8 +212,8 @@ class Pack(Batch):
     lengths: tuple[int, ...]
     videos: tuple[torch.Tensor, ...]
 
-    def _changed(self, change: Change) -> Self:
-        return replace(super()._changed(change), videos=tuple(map(change, self.videos)))
+    def _change(self, change: Change) -> Self:
+        return replace(super()._change(change), videos=tuple(map(change, self.videos)))
 
 
 @dataclass(frozen=True, eq=False)

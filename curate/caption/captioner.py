@@ -104,7 +104,7 @@ class Captioner:
 
     def answer(self, views: Sequence[CaptionInput | Fault]) -> list[Caption | Fault]:
         """Return a caption for each input, and each fault as it is."""
-        return self._finished(self._join_drafts(views))
+        return self._rewrite_drafts(self._join_drafts(views))
 
     def _join_drafts(self, views: Sequence[CaptionInput | Fault]) -> list[JoinedCaption | Fault]:
         """Join the answers for all windows of each clip."""
@@ -113,10 +113,10 @@ class Captioner:
         results: list[JoinedCaption | Fault] = []
         for view, some in zip(views, asks, strict=True):
             answers = [next(accepted) for _ in some]
-            results.append(self._joined(view, answers) if isinstance(view, CaptionInput) else view)
+            results.append(self._join(view, answers) if isinstance(view, CaptionInput) else view)
         return results
 
-    def _joined(self, view: CaptionInput, answers: Sequence[AcceptedAnswer | Fault]) -> JoinedCaption | Fault:
+    def _join(self, view: CaptionInput, answers: Sequence[AcceptedAnswer | Fault]) -> JoinedCaption | Fault:
         good = [answer for answer in answers if isinstance(answer, AcceptedAnswer)]
         for part, answer in zip(view.parts, answers, strict=True):
             if isinstance(answer, Fault):
@@ -129,7 +129,7 @@ class Captioner:
         )
         return JoinedCaption(text, fields)
 
-    def _finished(self, drafted: Sequence[JoinedCaption | Fault]) -> list[Caption | Fault]:
+    def _rewrite_drafts(self, drafted: Sequence[JoinedCaption | Fault]) -> list[Caption | Fault]:
         """Rewrite the drafts by the second model, where there is one."""
         if self._rewriter is None:
             return [

@@ -180,9 +180,9 @@ class _Pass:
         if encoded and self._decodes:
             deque(self._frames_of(span), maxlen=0)  # a later span needs decoding
         if picture is None:
-            frames, picture = self._encoded(span, max_bytes)
+            frames, picture = self._encode_span(span, max_bytes)
         rate = self._timeline.clip_rate(span.first, span.last)
-        return self._assembled(span, mode, picture, frames, rate, self._sound_of(span, frames / rate))
+        return self._assemble_clip(span, mode, picture, frames, rate, self._sound_of(span, frames / rate))
 
     def _copy_packets(self, span: Span) -> bytes | None:
         """Return the span's own packets, or None when it needs encoding."""
@@ -208,10 +208,10 @@ class _Pass:
         data = copy(self._stream, run, span.first, self._timeline.clip_rate(span.first, span.last))
         for frame_index, frame in self._frames_of(span) if self._decodes else ():
             if self._observe is not None:
-                self._observe(span, frame_index, frame, self._finished(frame))
+                self._observe(span, frame_index, frame, self._finish_frame(frame))
         return data
 
-    def _encoded(self, span: Span, max_bytes: float) -> tuple[int, bytes]:
+    def _encode_span(self, span: Span, max_bytes: float) -> tuple[int, bytes]:
         config, slots = self._config, self._slots(span)
         rate = self._timeline.clip_rate(span.first, span.last)
         times = np.bincount(slots - span.first, minlength=span.last - span.first).tolist()
@@ -220,7 +220,7 @@ class _Pass:
         )
         try:
             for frame_index, frame in self._frames_of(span):
-                picture = self._finished(frame)
+                picture = self._finish_frame(frame)
                 encoder.show(picture, times[frame_index - span.first])
                 if self._observe is not None:
                     self._observe(span, frame_index, frame, picture)
@@ -243,7 +243,7 @@ class _Pass:
             if self._number > span.first:
                 yield self._number - 1, frame
 
-    def _finished(self, frame: VideoFrame) -> VideoFrame:
+    def _finish_frame(self, frame: VideoFrame) -> VideoFrame:
         try:
             return self._pictures.finish(frame)
         except (av.error.FFmpegError, ValueError) as error:
@@ -285,7 +285,7 @@ class _Pass:
         stream: AudioStream | None = self._sound
         return 0 if stream is None or not stream.time_base else int(time_s // stream.time_base)
 
-    def _assembled(
+    def _assemble_clip(
         self,
         span: Span,
         mode: Literal["encode", "copy"],

@@ -143,7 +143,7 @@ class InvertedFile:
             probed[:, :_FIRST_PROBES], vectors, np.full(len(vectors), min_cosine), max_neighbours, before
         )
         bounds = np.maximum(nominated.bounds(max_neighbours, len(vectors)), min_cosine)
-        return Nominated.joined(
+        return Nominated.concat(
             [nominated, self._within(probed[:, _FIRST_PROBES:], vectors, bounds, max_neighbours, before)]
         )
 
@@ -171,7 +171,7 @@ class InvertedFile:
                     late[members[first:last] >= before[some, None]] = -2  # less than any product
                 near = strongest(products, min_cosine[some, None], max_neighbours)
                 nominations.append(Nominated(some[near.row], inside.start + near.column, near.product))
-        return Nominated.joined(nominations)
+        return Nominated.concat(nominations)
 
 
 def group_by_label(labels: Places) -> Iterator[tuple[int, Places]]:

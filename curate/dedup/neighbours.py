@@ -165,10 +165,10 @@ def _among_all(
         # All later rows may be nearer than the earlier ones, so none may be cut off here.
         near = products.near(rows, part, min_cosine - SLACK, _ROWS if itself else max_neighbours)
         if itself:
-            near = near.kept(near.column < near.row)
+            near = near.select(near.column < near.row)
         nominations.append(near._replace(column=near.column + part.start))
     pairs = _nearest(
-        vectors[rows], references, Nominated.joined(nominations), None, min_cosine, max_neighbours
+        vectors[rows], references, Nominated.concat(nominations), None, min_cosine, max_neighbours
     )
     return pairs._replace(later=pairs.later + rows.start)
 

@@ -32,18 +32,18 @@ class Nominated(NamedTuple):
     product: Floats
 
     @classmethod
-    def joined(cls, parts: Sequence["Nominated"]) -> "Nominated":
+    def concat(cls, parts: Sequence["Nominated"]) -> "Nominated":
         """Return all products of several parts."""
         none = cls(np.zeros(0, np.intp), np.zeros(0, np.intp), np.zeros(0, np.float32))
         return cls(*(np.concatenate(columns) for columns in zip(none, *parts, strict=True)))
 
-    def kept(self, which: NDArray[np.bool_] | Places) -> "Nominated":
+    def select(self, which: NDArray[np.bool_] | Places) -> "Nominated":
         """Return the products at some places."""
         return Nominated(self.row[which], self.column[which], self.product[which])
 
     def strongest(self, max_neighbours: int) -> "Nominated":
         """Leave out what cannot be among the ``max_neighbours`` largest of its row, each off by `SLACK` at most."""
-        return self.kept(
+        return self.select(
             self.product >= self.bounds(max_neighbours, int(self.row.max(initial=0)) + 1)[self.row]
         )
 

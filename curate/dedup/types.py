@@ -46,10 +46,10 @@ class Vectors:
             vector_rows.append(-1 if vector is None else len(file))
             if vector is not None:
                 file.append(vector[None])
-        return Vectors.placed(np.array(vector_rows, np.int32), file)
+        return Vectors.from_file(np.array(vector_rows, np.int32), file)
 
     @staticmethod
-    def placed(vector_rows: NDArray[np.int32], file: VectorFile) -> "Vectors":
+    def from_file(vector_rows: NDArray[np.int32], file: VectorFile) -> "Vectors":
         """Return vectors that lie in a file at places, -1 where there is none, [rows]."""
         return Vectors(vector_rows >= 0, lambda rows: file[vector_rows[rows]], file.dtype, vector_rows)
 

@@ -116,7 +116,7 @@ class VectorFile:
         several, where = _distinct(rows)
         return as_float32(self._at(several))[where]
 
-    def stored(self, rows: Places) -> NDArray[Any]:
+    def read_stored(self, rows: Places) -> NDArray[Any]:
         """Return vectors by their rows in the type in which they are stored."""
         several, where = _distinct(rows)
         return self._at(several)[where]

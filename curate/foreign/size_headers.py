@@ -48,11 +48,11 @@ class SizeHeaders:
         )
         if self.change or not packet.is_keyframe:
             return
-        found = set(self._found(data))
+        found = set(self._find_headers(data))
         self.change = bool(self._known) and not found <= self._known
         self._known |= found
 
-    def _found(self, data: bytes) -> Iterator[bytes]:
+    def _find_headers(self, data: bytes) -> Iterator[bytes]:
         if self._codec in _PARAMETERS:
             yield from self._sets(nal_units(data, self._prefix))
         elif self._codec == "vp8":  # RFC 6386, 9.1: width and height, without scaling

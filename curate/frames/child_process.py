@@ -68,7 +68,7 @@ class Isolated(Generic[Task, Result]):
         deaths: list[_ChildLostError] = []
         for _ in range(self.attempts):
             if self._child is None:
-                self._child = self._started()
+                self._child = self._start_child()
             try:
                 return self._child.results(task, self.max_silence_s)
             except _ChildLostError as lost:
@@ -79,7 +79,7 @@ class Isolated(Generic[Task, Result]):
         cause = ", as the system kills where memory runs out" if killed else ""
         return Quarantined(f"its worker process was lost {times}: {deaths[-1]}{cause}; quarantined", killed)
 
-    def _started(self) -> "_Child[Task, Result]":
+    def _start_child(self) -> "_Child[Task, Result]":
         """Start a child. One that is lost before it received a task does not count against the task.
 
         Raises:
@@ -155,7 +155,7 @@ class _Child(Generic[Task, Result]):
         try:
             self._pipe.send(value)
         except OSError:
-            raise self._lost() from None
+            raise self._lost_error() from None
 
     def _receive(self, max_silence_s: float) -> tuple[str, Any]:
         try:
@@ -164,10 +164,10 @@ class _Child(Generic[Task, Result]):
                 raise _ChildLostError(f"it gave no sign of life for {max_silence_s:.0f} s")
             message: tuple[str, Any] = self._pipe.recv()
         except (EOFError, OSError):
-            raise self._lost() from None
+            raise self._lost_error() from None
         return message
 
-    def _lost(self) -> _ChildLostError:
+    def _lost_error(self) -> _ChildLostError:
         self._pipe.close()
         status = self._process.wait()
         if status >= 0:

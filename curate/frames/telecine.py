@@ -112,7 +112,7 @@ class FieldDifferences:
                 self._try()
 
     def _try(self) -> None:
-        shares = [share for _, _, share in self._found()]
+        shares = [share for _, _, share in self._find_repeats()]
         self._measures = any(share is None or share >= _TRIAL_SHARE for share in shares)
 
     def _measure(self) -> None:
@@ -132,12 +132,12 @@ class FieldDifferences:
         """Return the pulldown of the source, or None where its frames do not show one throughout."""
         if self._measures:
             self._measure()
-            for order, repeats, share in self._found():
+            for order, repeats, share in self._find_repeats():
                 if share is not None and share >= _LEAST_SHARE:
                     return Pulldown(order, tuple(repeats))
         return None
 
-    def _found(self) -> Iterator[tuple[FieldOrder, list[int], float | None]]:
+    def _find_repeats(self) -> Iterator[tuple[FieldOrder, list[int], float | None]]:
         """Yield the likeliest repeats for each order of fields, and the share of moving cycles that show them.
 
         The share is None where too few cycles move.

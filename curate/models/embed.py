@@ -49,7 +49,7 @@ class EmbedConfig(Settings):
 
     @field_validator("backend")
     @classmethod
-    def _known(cls, backend: str) -> str:
+    def _check_backend(cls, backend: str) -> str:
         if backend not in ("none", "perceptual", "open_clip") and not backend.startswith(STAGES):
             raise ValueError("write none, perceptual, open_clip, or stages.NAME for a stage of your own")
         return backend
@@ -120,7 +120,7 @@ class ClipEmbedder:
         """
         if self._config.backend == "open_clip":
             check_weights(self._config.model, self._config.pretrained)
-            self._loaded()
+            self._load_model()
 
     def fingerprint(self) -> dict[str, str]:
         """Return the model's name and the sha256 of its weights, for the manifest."""
@@ -150,7 +150,7 @@ class ClipEmbedder:
     def preprocessing(self) -> Preprocessing:
         """Return the preprocessing of the model, which is loaded to ask for it. Unlike the model it is pickled."""
         if self._preprocessing is None:
-            self._preprocessing = self._loaded().preprocessing
+            self._preprocessing = self._load_model().preprocessing
         return self._preprocessing
 
     def learn_preprocessing(self) -> None:
@@ -163,7 +163,7 @@ class ClipEmbedder:
 
     def embed(self, samples: Sequence[EmbedInput | Fault]) -> list[Embedding | Fault]:
         """Return an embedding for each sample, and each fault as it is; results do not depend on the batch."""
-        model = self._loaded()
+        model = self._load_model()
         results: list[Embedding | Fault] = []
         for start in range(0, len(samples), self._config.batch_clips):
             some = samples[start : start + self._config.batch_clips]
@@ -180,7 +180,7 @@ class ClipEmbedder:
     def pictures(self, pictures: Sequence[NDArray[np.uint8]]) -> Floats:
         """Embed pictures, uint8 [h, w, 3] RGB; float32 [n, D], unit length."""
         prepare = self.preprocessing()
-        return np.concatenate(self._loaded().encode([prepare(picture[None]) for picture in pictures], 1))
+        return np.concatenate(self._load_model().encode([prepare(picture[None]) for picture in pictures], 1))
 
     def text(self, words: Sequence[str]) -> Floats:
         """Embed texts for comparison with pictures, float32 [n, D], unit length.
@@ -200,7 +200,7 @@ class ClipEmbedder:
             return Fault("the model gives numbers that are not finite, or pictures that cancel each other")
         return Embedding(vector.astype(self._config.dtype), frames, times_s)
 
-    def _loaded(self) -> "_Perceptual | OpenClip":
+    def _load_model(self) -> "_Perceptual | OpenClip":
         config = self._config
         if self._model is None:
             self._model = (
@@ -213,7 +213,7 @@ class ClipEmbedder:
         return self._model
 
     def _open_clip(self) -> OpenClip:
-        model = self._loaded() if self._config.backend == "open_clip" else None
+        model = self._load_model() if self._config.backend == "open_clip" else None
         if not isinstance(model, OpenClip):
             raise UsageError(
                 "the perceptual embedding knows no words; set embed.backend=open_clip and give it a model"

@@ -134,12 +134,12 @@ class ClipArrays:
                 rows = np.where((rows < 0) & (call_rows >= 0), call_rows + self._firsts[call], rows)
         return rows
 
-    def stored(self, rows: Rows) -> NDArray[Any]:
+    def read_stored(self, rows: Rows) -> NDArray[Any]:
         """Return perceptual embeddings by their places as they are stored, [places, D]; zeros for -1."""
         vectors = np.zeros((len(rows), self.vectors.width or 1), self.vectors.dtype)
         exists = rows >= 0
         if exists.any():  # before the first vector there is no width
-            vectors[exists] = self.vectors.stored(rows[exists])
+            vectors[exists] = self.vectors.read_stored(rows[exists])
         return vectors
 
     def fingerprint_place(self, row: int, clip_id: str) -> FingerprintPlace:

@@ -251,7 +251,7 @@ def _curate(
     seconds = driver.seconds()
     notes = (*driver.notes(), *_unused_sidecars(clips), *state.verdict.copies.notes, *_remarks(clips))
     del state, driver, clips  # publishing takes as much memory again
-    stored = [source.stored() for source in request.sources]
+    stored = [source.to_stored() for source in request.sources]
     ledger.notes.write("inputs", {"inputs": list(request.inputs), "sources": stored})
     manifest = publish(storage, shards, content, dataset.manifest if dataset is not None else None)
     end_redo(ledger)
@@ -385,7 +385,7 @@ def _other_dataset(existing: Mapping[str, Any], settings: Mapping[str, Any], out
 
 def _sources_digest(sources: Sequence[SourceRef]) -> str:
     # The list that named a source says nothing of its bytes.
-    rows = (source.stored() for source in sources)
+    rows = (source.to_stored() for source in sources)
     return digest_of(
         json.dumps({k: v for k, v in row.items() if k != "listed_in"}, sort_keys=True) for row in rows
     )

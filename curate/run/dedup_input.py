@@ -51,7 +51,7 @@ def dedup_clips(
         sources=pa.DictionaryArray.from_arrays(pa.array(clips.sources), pa.array(uris, pa.string())),
         quality=clips.quality,
         old=clips.old,
-        footage=Vectors.placed(footage_rows, arrays.vectors),
+        footage=Vectors.from_file(footage_rows, arrays.vectors),
         embedding=embedding,
         fingerprint=lambda row: (
             arrays.fingerprint(int(footage_rows[row]), clip_id(row)) if footage_rows[row] >= 0 else None
@@ -79,4 +79,4 @@ def model_vectors(
         matrix, has_vector = packed_arrays(results(partition, table.take(pa.array(clips.rows[in_partition]))))
         vector_rows[in_partition][has_vector] = np.arange(len(file), len(file) + int(has_vector.sum()))
         file.append(matrix[has_vector])
-    return Vectors.placed(vector_rows, file)
+    return Vectors.from_file(vector_rows, file)

@@ -178,7 +178,7 @@ class Driver:
             if isinstance(task, UndoneSource):
                 self._undone.add(task.uri, task.reason)
             elif isinstance(task, ClosedSource):
-                self._undone.passed()
+                self._undone.note_success()
                 state.todo.close_source(task.uri, task.summary)
                 meter.done(task.uri, task.summary)
             elif isinstance(task, WaitingSource):

@@ -49,9 +49,9 @@ class ReferenceSets:
             UsageError: there is none, or it cannot be compared with.
         """
         uris = (*self.config.evaluation, *self.config.older)
-        return {uri: self._opened(uri).fingerprint for uri in uris}
+        return {uri: self._open_dataset(uri).fingerprint for uri in uris}
 
-    def known(self, clips: DedupClips) -> dict[str, tuple[str, Duplicate]]:
+    def find_known(self, clips: DedupClips) -> dict[str, tuple[str, Duplicate]]:
         """Return the stage and the twin of each clip that other datasets hold, by key.
 
         Clips of evaluation sets are found among all, clips of older datasets among new ones.
@@ -83,7 +83,7 @@ class ReferenceSets:
         Raises:
             UsageError: it is no dataset, or cannot be compared with.
         """
-        dataset = self._opened(uri)
+        dataset = self._open_dataset(uri)
         ledger = Ledger(dataset.storage)
         arrays = ClipArrays(ledger)
         arrays.read(ledger.blobs.array_names())
@@ -97,7 +97,7 @@ class ReferenceSets:
             sources=column(samples, "source"),
             quality=np.zeros((len(samples), 0)),
             old=np.zeros(len(samples), bool),
-            footage=Vectors.placed(rows.astype(np.int32), arrays.vectors),
+            footage=Vectors.from_file(rows.astype(np.int32), arrays.vectors),
             embedding=Vectors.of(
                 stored_vector(dataset, row) if semantic else None for row in range(len(samples))
             ),
@@ -106,7 +106,7 @@ class ReferenceSets:
             ),
         )
 
-    def _opened(self, uri: str) -> Dataset:
+    def _open_dataset(self, uri: str) -> Dataset:
         try:
             dataset = open_dataset(uri, self.storage)
         except RunError as error:

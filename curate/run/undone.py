@@ -59,7 +59,7 @@ class Undone:
         if self._in_a_row >= _MOST_IN_A_ROW:
             raise self._error(f"stopped after {self._in_a_row} sources in a row, since")
 
-    def passed(self) -> None:
+    def note_success(self) -> None:
         """Note that a source could be worked on."""
         self._in_a_row = 0
 

@@ -118,7 +118,7 @@ class NewShards:
             samples = without_vectors(samples.append_column(_PLACE, pa.array(positions)))
             store.scatter(samples, np.searchsorted(ends[first_shards], positions, "right") - 1)
         for store_index in range(store.count):
-            samples = with_vectors(store.stacked(store_index))
+            samples = with_vectors(store.stack(store_index))
             positions = column(samples, _PLACE).to_numpy()
             first, after = bounds[store_index], bounds[store_index + 1]
             yield plans_of(

@@ -60,9 +60,9 @@ class ThinnedDetector:
 
     def finish(self) -> list[Transition]:
         """Return all transitions, sorted and disjoint, in frames of the video."""
-        return [self._placed(transition) for transition in self._detector.finish()]
+        return [self._place_transition(transition) for transition in self._detector.finish()]
 
-    def _placed(self, transition: Transition) -> Transition:
+    def _place_transition(self, transition: Transition) -> Transition:
         start, end = transition.start_frame * self._step, transition.end_frame * self._step
         if transition.kind == "cut":
             end = start + self._largest[transition.end_frame]
@@ -103,7 +103,7 @@ class _LookaheadThinned(ThinnedDetector):
 
     def known_transitions(self, first: int) -> KnownTransitions:
         known_transitions = self._lookahead.known_transitions(first // self._step)
-        rescaled = [self._placed(transition) for transition in known_transitions.transitions]
+        rescaled = [self._place_transition(transition) for transition in known_transitions.transitions]
         fading = (
             None if known_transitions.fading_since is None else known_transitions.fading_since * self._step
         )

@@ -66,7 +66,7 @@ class SpanConfig(Settings):
     )
 
     @model_validator(mode="after")
-    def _ordered(self) -> Self:
+    def _check_order(self) -> Self:
         if self.min_clip_s > self.max_clip_s:
             raise ValueError(
                 f"min_clip_s = {self.min_clip_s:g} is above max_clip_s = {self.max_clip_s:g}: no clip could be made"

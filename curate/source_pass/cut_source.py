@@ -60,7 +60,7 @@ _MAX_TAG_CHARS = 16_000
 class AheadSpans(EncodedSpans, Protocol):
     """Spans encoded before, with their samples."""
 
-    def collected(self, span: Span) -> ClipPictures:
+    def take_pictures(self, span: Span) -> ClipPictures:
         """Return, once, the samples that were collected from a span that was encoded."""
 
 
@@ -182,7 +182,7 @@ class CutSource:
             parts = [*parts, further_span(scanned.timeline, scanned.further)]
         elif scanned.ended_by and not missing_span(scanned.timeline, promised_s):
             parts = [*parts, unread_span(scanned.timeline, scanned.ended_by)]
-        records = self.planned(source, sha256_of(file), parts)
+        records = self.plan_records(source, sha256_of(file), parts)
         kept_spans = [span for span, record in zip(parts, records, strict=True) if record.state == "kept"]
         check_wanted(kept_spans, scanned, self.config)
         arrays: dict[str, NDArray[Any]] = {}
@@ -190,7 +190,7 @@ class CutSource:
         ahead, used_bytes = scanned.ahead, 0
         for layer in layers:  # one, unless listed segments overlap
             layer_parts, planned = [parts[index] for index in layer], [records[index] for index in layer]
-            cut_records = self.made(
+            cut_records = self.cut_records(
                 file, scanned, scanned.probe.codec, layer_parts, planned, arrays, ahead, used_bytes=used_bytes
             )
             for index, record in zip(layer, cut_records, strict=True):
@@ -201,12 +201,12 @@ class CutSource:
         if arrays:
             self.ledger.blobs.write_arrays(arrays_name(source, self.fingerprint), arrays)
 
-    def planned(self, source: SourceRef, sha256: str, parts: Sequence[Span]) -> list[Record]:
+    def plan_records(self, source: SourceRef, sha256: str, parts: Sequence[Span]) -> list[Record]:
         """Return the records of a source's spans before any is cut; those to cut are kept."""
         base = Record(source.uri, parts=len(parts), source_sha256=sha256)
-        return [self._planned(base, part, span) for part, span in enumerate(parts)]
+        return [self._plan_record(base, part, span) for part, span in enumerate(parts)]
 
-    def made(
+    def cut_records(
         self,
         file: BinaryIO,
         facts: Seen,
@@ -225,7 +225,7 @@ class CutSource:
             facts: Facts known of the source.
             codec: Name of the source's decoder.
             parts: Spans.
-            records: Records of the spans, from `planned`.
+            records: Records of the spans, from `plan_records`.
             arrays: Destination of the arrays of clips.
             ahead: Clips that were encoded before.
             entry: See `reelweave.curate.cut.cut`.
@@ -269,12 +269,12 @@ class CutSource:
                 else:
                     is_encoded = ahead is not None and span in ahead
                     collected = (
-                        ahead.collected(span) if ahead is not None and is_encoded else collector.take()
+                        ahead.take_pictures(span) if ahead is not None and is_encoded else collector.take()
                     )
-                    record = self._finished(record, result, collected, facts, arrays)
+                    record = self._finish_record(record, result, collected, facts, arrays)
             yield record
 
-    def _planned(self, base: Record, part: int, span: Span) -> Record:
+    def _plan_record(self, base: Record, part: int, span: Span) -> Record:
         record = replace(base, part=part, start_s=span.start_s, end_s=span.end_s, segment=span.segment)
         if span.fault is not None:
             return replace(
@@ -289,7 +289,7 @@ class CutSource:
         removal = self.down.of(named)
         return empty_record(named, removal) if removal else record
 
-    def _finished(
+    def _finish_record(
         self,
         record: Record,
         clip: CutClip,

@@ -83,7 +83,7 @@ class Joined:
         """None: sources whose sound needs a repaired clock stay whole."""
         return None
 
-    def wanted(self, part: Part, records: Sequence[Record]) -> list[int]:
+    def span_indices(self, part: Part, records: Sequence[Record]) -> list[int]:
         """Return the places of the spans to cut that begin in a part."""
         ends = [*self.firsts[1:], self.timeline.frames]
         first, end = self.firsts[part.number], ends[part.number]

@@ -206,11 +206,11 @@ class LookaheadEncoder:
         self._spool.seek(encoded.place)
         return self._spool.read(encoded.clip_bytes)
 
-    def collected(self, span: Span) -> ClipPictures:
+    def take_pictures(self, span: Span) -> ClipPictures:
         """Return, once, the samples that were collected from a span that was encoded."""
         return self._read(self._encoded.pop(span.first))[1]
 
-    def taken(self) -> Iterator[AheadClip]:
+    def take_clips(self) -> Iterator[AheadClip]:
         """Return, once, every clip so far, for a source whose spans are known elsewhere."""
         for first, encoded in sorted(self._encoded.items()):
             data, collected = self._read(encoded)

@@ -93,7 +93,7 @@ class PartClips:
         """Return a span as an MP4 file of pictures only, index last, or None when it was not encoded."""
         return self._clip(span)["data"].tobytes() if span in self else None
 
-    def collected(self, span: Span) -> ClipPictures:
+    def take_pictures(self, span: Span) -> ClipPictures:
         """Return the samples that were collected from a span that was encoded."""
         arrays = self._clip(span)
         motion = SpanMotion(

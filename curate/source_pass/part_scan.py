@@ -182,7 +182,7 @@ def scan_part(
             raise SourceError("some of it is interlaced")
         if comb is not None and comb.some():
             raise SourceError("some of it is interlaced without a mark")
-        if header.codec in _REORDERING and frames.pts.tolist() != packets.shown(begin_pts, end_pts):
+        if header.codec in _REORDERING and frames.pts.tolist() != packets.shown_stamps(begin_pts, end_pts):
             raise SourceError("its frames do not follow its packets")
         keep(ahead.size, ahead.clips(frames, end_pts is None))
         return frames.signals(packets, fields, decoder.interlaced)
@@ -255,7 +255,7 @@ class _Ahead:
         if ended and frames.pts:
             self._detector.finish()
             self._encoder.finish(self._line(frames))
-        return self._encoder.taken()
+        return self._encoder.take_clips()
 
     def _line(self, frames: _Frames) -> FrameTimes:
         """Return the times of the last part of a source, as those of the whole will be."""
@@ -303,7 +303,7 @@ class _Packets:
         """Return the number of packets shown before the first frame of the part."""
         return sum(pts < begin_pts for pts in self._pts)
 
-    def shown(self, begin_pts: int | None, end_pts: int | None) -> list[int]:
+    def shown_stamps(self, begin_pts: int | None, end_pts: int | None) -> list[int]:
         """Return the stamps of all packets of the part in display order."""
         return sorted(
             pts

@@ -118,7 +118,7 @@ class SplitCut:
         if self.cut.config.spans.overlapping == "keep" and overlap(source.segments):
             return ()  # which takes several passes
         try:
-            with self._opened(source) as (file, _):
+            with self._open_source(source) as (file, _):
                 return source_parts(file, self.cut.config, self.part_s)
         except ObjectError:
             raise
@@ -128,7 +128,7 @@ class SplitCut:
 
     def _outcome(self, source: SourceRef, parts: Sequence[Part]) -> SplitOutcome:
         store = self._store(source, len(parts))
-        scans = self._left(source, store, "scan", parts)
+        scans = self._remaining_steps(source, store, "scan", parts)
         if isinstance(scans, SplitOutcome):
             return scans
         joined_note = store.note(JOIN)
@@ -138,15 +138,17 @@ class SplitCut:
         if joined_note is None or joined_note.fault or not _same_file([*scans.values(), joined_note]):
             return self._whole(source)
         merged = Joined.read(store)
-        records = self.cut.planned(source, merged.sha256, merged.spans)
-        cuts = self._left(source, store, "cut", [part for part in parts if merged.wanted(part, records)])
+        records = self.cut.plan_records(source, merged.sha256, merged.spans)
+        cuts = self._remaining_steps(
+            source, store, "cut", [part for part in parts if merged.span_indices(part, records)]
+        )
         if isinstance(cuts, SplitOutcome):
             return cuts
         if not _same_file([joined_note, *cuts.values()]):
             return self._whole(source)
-        return self._assembled(source, store, merged, records, [*scans.values(), joined_note], cuts)
+        return self._assemble(source, store, merged, records, [*scans.values(), joined_note], cuts)
 
-    def _left(
+    def _remaining_steps(
         self, source: SourceRef, store: PartStore, step: PartStep, parts: Sequence[Part]
     ) -> dict[int, StepNote] | SplitOutcome:
         """Return the notes of a step of all parts, or what comes instead: steps left to do, or the source whole."""
@@ -163,7 +165,7 @@ class SplitCut:
     def _whole(self, source: SourceRef) -> SplitOutcome:
         return SplitOutcome(self.cut(source), in_parts=True)
 
-    def _assembled(
+    def _assemble(
         self,
         source: SourceRef,
         store: PartStore,
@@ -210,7 +212,7 @@ class SplitCut:
         label = f"{step} of part {part_index + 1} of {part.count}" if step != JOIN else "parts joined"
         identity = f"{source_id(source)}-{step}-{part_index}"
         try:
-            with self._opened(source) as (file, state):
+            with self._open_source(source) as (file, state):
                 size = source.size // part.count if step != JOIN else source.size
                 noting = note_progress(
                     file, self.cut.ledger, identity, source.uri, size, part=label, begin=part_index * size
@@ -249,23 +251,25 @@ class SplitCut:
         store = self._store(source, part.count)
         merged = Joined.read(store)
         line = merged.timeline
-        records = self.cut.planned(source, merged.sha256, merged.spans)
+        records = self.cut.plan_records(source, merged.sha256, merged.spans)
         ahead = PartClips(store, part.number, merged.firsts, line, merged.size)
         arrays: dict[str, NDArray[Any]] = {}
         cut_records: list[Record] = []
-        to_cut = [(merged.spans[index], records[index]) for index in merged.wanted(part, records)]
+        to_cut = [(merged.spans[index], records[index]) for index in merged.span_indices(part, records)]
         # Where clips lie ready only their sound is read; the others have a decoder of their own.
         for _, run in groupby(to_cut, lambda pair: pair[0] in ahead):
             spans, planned = zip(*run, strict=True)
             near_s = float(line.times_s[spans[0].first]) - SOUND_S
             entry = Entry(near_s, merged.begin_pts) if near_s > 0 else None
-            cut_records += self.cut.made(file, merged, merged.codec, spans, planned, arrays, ahead, entry)
+            cut_records += self.cut.cut_records(
+                file, merged, merged.codec, spans, planned, arrays, ahead, entry
+            )
         if failed := next((record for record in cut_records if record.state == "failed"), None):
             raise SourceError(f"a clip failed: {failed.reason}")
         return {"summary": to_json(SourceSummary(tuple(cut_records)))}, arrays
 
     @contextmanager
-    def _opened(self, source: SourceRef) -> Iterator[tuple[BinaryIO, tuple[str, ...]]]:
+    def _open_source(self, source: SourceRef) -> Iterator[tuple[BinaryIO, tuple[str, ...]]]:
         """Open a source, and return its state as well, which tells whether other parts read the same."""
         try:
             storage, name = open_object(source.location, self.cut.storage, source.listed_in)

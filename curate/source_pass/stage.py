@@ -95,7 +95,7 @@ class SourceStage:
             return self._split(source)
         reply = self._child()(source)
         if isinstance(reply, Quarantined):
-            if undone := self._killed(source_id(source), reply):
+            if undone := self._killed_reason(source_id(source), reply):
                 return SplitOutcome(undone=undone)
             return SplitOutcome(
                 failed_source(source, "worker", reply.reason), in_parts=self.part_s is not None
@@ -110,7 +110,7 @@ class SourceStage:
             reply = self._child()(task)
             if isinstance(reply, Quarantined):
                 source, part = task.source, task.part.number
-                if undone := self._killed(f"{source_id(source)}-{task.step}-{part}", reply):
+                if undone := self._killed_reason(f"{source_id(source)}-{task.step}-{part}", reply):
                     return UndoneSource(source.uri, undone)
                 self._split.lose(task, reply.reason)
                 return DonePart(task)
@@ -122,7 +122,7 @@ class SourceStage:
             return UndoneSource(task.source.uri, outcome.undone, outcome.retries)
         return DonePart(task, outcome.fault, outcome.retries)
 
-    def _killed(self, identity: str, quarantine: Quarantined) -> str:
+    def _killed_reason(self, identity: str, quarantine: Quarantined) -> str:
         """Return why a task is left undone whose processes somebody else killed; "" where the task is at fault.
 
         The kernel kills where memory runs out, and that may be another program's doing. So a task is at fault only in

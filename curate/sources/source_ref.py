@@ -58,7 +58,7 @@ class SourceRef:
             self.attributes if segment is None else {**self.attributes, **self.segments[segment].attributes}
         )
 
-    def stored(self) -> dict[str, Any]:
+    def to_stored(self) -> dict[str, Any]:
         """Return what may be stored, as JSON values: without the address, which holds a password or a signature."""
         values = {field.name: getattr(self, field.name) for field in fields(self)} | {"address": ""}
         del values["undone"]
@@ -70,7 +70,7 @@ class SourceRef:
 
     @classmethod
     def from_stored(cls, values: Mapping[str, Any]) -> "SourceRef":
-        """Return the source of `stored`."""
+        """Return the source of `to_stored`."""
         return cls(**{**values, "segments": from_stored(values.get("segments", ()))})
 
     @property

@@ -132,9 +132,9 @@ class Blend:
         """Return the mean draws of each leaf per epoch, exact; for arguments and errors see `draws`."""
         return self.mixture.shares(lengths_N)
 
-    def reweighted(self, weights: Mapping[str, float] | Sequence[float]) -> "Blend":
-        """Return the same blend with other weights, see `tree.reweighted`."""
-        return Blend(self.datasets, self.leaves, self.mixture.reweighted(weights).tree)
+    def reweight(self, weights: Mapping[str, float] | Sequence[float]) -> "Blend":
+        """Return the same blend with other weights, see `tree.reweight_blend`."""
+        return Blend(self.datasets, self.leaves, self.mixture.reweight(weights).tree)
 
     def _of(self, joint_index: int, starts: NDArray[np.int64]) -> tuple[Dataset, int]:
         """Return the dataset of a row or shard, and its number there."""

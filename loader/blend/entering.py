@@ -78,7 +78,7 @@ class _LeafEpoch:
     owed_after: Fraction
     begun_n: Places
 
-    def entered(self, trained_n: Places, moved: "_Moved", share: Fraction | None, seed: int) -> "_LeafEpoch":
+    def enter(self, trained_n: Places, moved: "_Moved", share: Fraction | None, seed: int) -> "_LeafEpoch":
         """Return what is left in a later revision of the leaf's dataset.
 
         Args:
@@ -118,7 +118,7 @@ class BlendEpochDraws:
     leaves: tuple[_LeafEpoch, ...]
 
     @classmethod
-    def planned(cls, mixture: Mixture, epoch: int, seed: int, lengths_N: Places, draws: Draws) -> Self:
+    def plan(cls, mixture: Mixture, epoch: int, seed: int, lengths_N: Places, draws: Draws) -> Self:
         """Return the draws of an epoch at its beginning, ``draws`` of `Mixture.draws`, with their leaves."""
         leaves = []
         for sequence, share in zip(
@@ -142,7 +142,7 @@ class BlendEpochDraws:
             leaf.sequence.progress_at(leaf.start + leaf.count, leaf.owed_after) for leaf in self.leaves
         )
 
-    def entered(self, over_D: Flags, entry: Entry) -> tuple[Self, Flags]:
+    def enter(self, over_D: Flags, entry: Entry) -> tuple[Self, Flags]:
         """Return the draws of the epoch in a later revision, and which of them are over.
 
         Leaves of unchanged datasets keep their draws. In a changed one the draws go on with the samples that are
@@ -164,7 +164,7 @@ class BlendEpochDraws:
             places_d = np.searchsorted(leaf.sequence.rows_n, rows_d)
             trained_n = np.bincount(places_d, minlength=len(leaf.sequence.rows_n))
             share = None if index in weighted else shares[index]
-            leaves.append(leaf.entered(trained_n, moved, share, self.seed))
+            leaves.append(leaf.enter(trained_n, moved, share, self.seed))
             entering.append(index)
         stays_D = ~np.array(entry.changed, np.bool_)[self.draws.leaf]
         fresh = draw(

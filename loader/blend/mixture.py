@@ -61,8 +61,8 @@ class Mixture:
         parts = zip(self.rows, self._drawable(lengths_N), self.progress, strict=True)
         return [LeafSequence(*part, leaf, seed) for leaf, part in enumerate(parts)]
 
-    def reweighted(self, weights: Mapping[str, float] | Sequence[float]) -> Self:
-        """Return the same mixture with other weights, see `tree.reweighted`."""
+    def reweight(self, weights: Mapping[str, float] | Sequence[float]) -> Self:
+        """Return the same mixture with other weights, see `tree.reweight_blend`."""
         return replace(self, tree=reweight_blend(self.tree, weights))
 
     def progress_after(self, epochs: int, seed: int, lengths_N: Places | None = None) -> tuple[Progress, ...]:

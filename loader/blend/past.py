@@ -58,7 +58,7 @@ class BlendRevision:
             first += len(dataset.plan_index_of(new))
         return np.concatenate(rows_found)
 
-    def changed(self, later: "BlendRevision", leaves: Sequence[Leaf]) -> list[bool]:
+    def changed_leaves(self, later: "BlendRevision", leaves: Sequence[Leaf]) -> list[bool]:
         """Return for each leaf whether its dataset is another revision later."""
         return [self.numbers[leaf.dataset] != later.numbers[leaf.dataset] for leaf in leaves]
 

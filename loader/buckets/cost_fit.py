@@ -82,7 +82,7 @@ class CostFit:
             " measure every shape several times, their median counts",
         )
 
-    def trusted(self) -> Cost:
+    def trusted_cost(self) -> Cost:
         """Return the fitted cost if it can be trusted.
 
         Raises:

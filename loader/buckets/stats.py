@@ -140,7 +140,9 @@ def dataset_stats(index: PlanIndex, keys: pa.ChunkedArray, config: BucketConfig)
             lambda part: np.minimum(index.height[part], index.width[part]), len(index), _SHORT_SIDE_EDGES_PX
         ),
         clip_tokens=_histogram(clip_tokens, len(index), _TOKEN_EDGES),
-        unassigned=[{"key": key, "reason": reason} for key, reason in assignment.unassigned.named(keys)],
+        unassigned=[
+            {"key": key, "reason": reason} for key, reason in assignment.unassigned.iterate_reasons(keys)
+        ],
         unassigned_reasons=assignment.unassigned.counts(),
     )
 

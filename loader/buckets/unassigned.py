@@ -30,7 +30,7 @@ class Unassigned:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def named(self, keys: pa.ChunkedArray) -> Iterator[tuple[str, str]]:
+    def iterate_reasons(self, keys: pa.ChunkedArray) -> Iterator[tuple[str, str]]:
         """Yield (key, reason) of each row.
 
         Args:

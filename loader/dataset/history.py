@@ -109,7 +109,7 @@ class RevisionHistory:
 
     def plan_index(self, revision: int) -> PlanIndex:
         """Return shapes of a revision's samples, in the order of its index; locations are unknown."""
-        held = self._held(revision)
+        held = self._held_flags(revision)
         count = int(held.sum())
         index_arrays = {
             name: np.broadcast_to(np.zeros(1, DTYPES[name]), count) for name in ("shard", "offset", "size")
@@ -119,14 +119,14 @@ class RevisionHistory:
 
     def rows_after(self, revision: int, later: int) -> Places:
         """Map each row of a revision to its row in a later one, int64 [N]; -1 for removed samples."""
-        held = self._held(later)
-        return np.where(held, np.cumsum(held) - 1, -1)[self._held(revision)]
+        held = self._held_flags(later)
+        return np.where(held, np.cumsum(held) - 1, -1)[self._held_flags(revision)]
 
     def count(self, revision: int) -> int:
         """Return the number of a revision's samples."""
-        return int(self._held(revision).sum())
+        return int(self._held_flags(revision).sum())
 
-    def _held(self, revision: int) -> Flags:
+    def _held_flags(self, revision: int) -> Flags:
         return (self.came <= revision) & (self.went > revision)
 
     def write(self, path: Path) -> None:

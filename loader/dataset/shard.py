@@ -54,7 +54,7 @@ class Sample:
     def _repr_html_(self) -> str:
         return table(self.row, self.clip, [*self.embeddings])
 
-    def finished(self) -> tuple[Row, list[tuple[str, bytes]]]:
+    def finish(self) -> tuple[Row, list[tuple[str, bytes]]]:
         """Return the whole row except its placement, and (suffix, content) pairs in tar order."""
         arrays = {
             suffix: array if isinstance(array, bytes) else npy_bytes(array)
@@ -156,7 +156,7 @@ def _add(tar: tarfile.TarFile, sample: Sample) -> Row:
     key = sample.row["key"]
     start = tar.offset
     members = []
-    row, contents = sample.finished()
+    row, contents = sample.finish()
     for suffix, content in contents:
         if tar.offset + len(content) + 2 * TAR_BLOCK - start > MAX_SAMPLE_BYTES:
             raise RunError(

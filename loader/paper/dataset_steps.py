@@ -46,7 +46,7 @@ def dataset_steps(
         plan = plan_epoch(assignment, seed, epoch, layout, draws=draws(epoch))
         for step in range(min(len(plan), steps - first)):
             began = time.perf_counter()
-            members, placement = plan.placed(step)
+            members, placement = plan.place_step(step)
             spent_s = time.perf_counter() - began
             planned = PlannedStep(first + step, _columns(plan, members), plan.costs(members), placement)
             yield planned, spent_s
@@ -64,9 +64,9 @@ def dataset_packs(
         plan = plan_epoch(assignment, seed, epoch, layout, draws=draws(epoch))
         spent_s = (time.perf_counter() - began) / len(plan)
         for step in range(min(len(plan), steps - first)):
-            members, placement = plan.placed(step)
+            members, placement = plan.place_step(step)
             pack = np.repeat(placement.slot * layout.ranks + placement.rank, plan.runs(members).size)
-            rows = plan.draws.rows[plan.drawn(members)]
+            rows = plan.draws.rows[plan.draws_of(members)]
             lengths, alone = assignment.own_lengths(rows), np.ones(len(rows), np.int64)
             bucket = assignment.bucket_of[rows].astype(np.int64)
             image_K = np.array([bucket.frames == 1 for bucket in assignment.buckets])
@@ -78,7 +78,7 @@ def dataset_packs(
 
 def _columns(plan: EpochPlan, members: Places) -> Microbatches:
     runs = plan.runs(members)
-    lengths = plan.assignment.own_lengths(plan.draws.rows[plan.drawn(members)])
+    lengths = plan.assignment.own_lengths(plan.draws.rows[plan.draws_of(members)])
     return Microbatches(
         bucket=runs.bucket,
         batch=runs.size,

@@ -92,7 +92,7 @@ def forecast_idle(plan: EpochPlan) -> IdleForecast:
     more = min(BALANCED_FROM, max(layout.microbatches, len(plan.turns) // ranks))
     idle_S, floor_S, dearest_S = np.zeros((3, steps))
     for step in range(steps):
-        members, placement = plan.placed(step)
+        members, placement = plan.place_step(step)
         costs = plan.costs(members)
         idle_S[step] = idle(costs, placement)
         floor_S[step] = max(0.0, 1 - costs.sum() / ranks / least_load(costs, ranks))

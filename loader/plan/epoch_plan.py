@@ -107,7 +107,7 @@ class EpochPlan:
     def __iter__(self) -> Iterator[StepPlan]:
         return (self[step] for step in range(len(self)))
 
-    def placed(self, step: int) -> tuple[Places, Placement]:
+    def place_step(self, step: int) -> tuple[Places, Placement]:
         """Return a step's microbatches, int64 [ranks x m] places in ``turns``, and their placement."""
         if not 0 <= step < len(self):
             raise IndexError(f"step {step} of a plan of {len(self)} steps")
@@ -122,7 +122,7 @@ class EpochPlan:
         """Return the costs of some microbatches, by the assignment's cost model."""
         runs, cost = self.runs(members), self.assignment.cost
         if self.layout.regime == "pack":
-            sample_costs = cost.sample_s(self.assignment.own_lengths(self.draws.rows[self.drawn(members)]))
+            sample_costs = cost.sample_s(self.assignment.own_lengths(self.draws.rows[self.draws_of(members)]))
             return np.asarray(cost.fixed_s + np.add.reduceat(sample_costs, np.cumsum(runs.size) - runs.size))
         return seconds(cost, runs.size, np.array(self.assignment.lengths)[runs.bucket])
 
@@ -134,7 +134,7 @@ class EpochPlan:
 
     def step(self, step: int, rank: int | None = None) -> StepPlan:
         """Return one step, or one rank's part of it, since a large cluster's step has thousands of microbatches."""
-        members, placement = self.placed(step)
+        members, placement = self.place_step(step)
         runs, counts = self.runs(members), self.counts(members)
         samples = int(runs.size[counts].sum())
         order = np.lexsort((placement.slot, placement.rank))
@@ -182,7 +182,7 @@ class EpochPlan:
             samples=samples,
         )
 
-    def drawn(self, members: Places) -> Numbers:
+    def draws_of(self, members: Places) -> Numbers:
         """Return the draws of some microbatches, one microbatch after the other."""
         runs = self.runs(members)
         return self.order[expand_ranges(runs.start, runs.size)]
@@ -192,9 +192,9 @@ class EpochPlan:
         whole_windows = step // self.layout.window * self.layout.window
         earlier = whole_windows * self.layout.per_step
         for part in parts(earlier, _DRAWN_AT_ONCE):
-            yield self.drawn(np.arange(part.start, min(part.stop, earlier)))
+            yield self.draws_of(np.arange(part.start, min(part.stop, earlier)))
         for index in range(whole_windows, step):
-            yield self.drawn(self.placed(index)[0])
+            yield self.draws_of(self.place_step(index)[0])
 
     def stand_ins(self, micro: PlannedMicrobatch, index: int) -> Iterator[tuple[int, int]]:
         """Yield (row, passes) of replacements for sample ``index``: later draws of its bucket, each once."""

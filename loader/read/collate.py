@@ -23,7 +23,7 @@ class CollatedSize(NamedTuple):
     """Sizes of one collated sample in bytes.
 
     Attributes:
-        size: bytes in `Collator.joined`.
+        size: bytes in `Collator.join`.
         text: bytes in `Collator.contexts`.
     """
 
@@ -55,7 +55,7 @@ class Collator(Protocol):
             bucket: planned shape of the sample.
         """
 
-    def joined(self) -> torch.Tensor:
+    def join(self) -> torch.Tensor:
         """Return the concatenated samples, uint8 [sum of their bytes], once all are added."""
 
     def contexts(self) -> torch.Tensor:
@@ -112,7 +112,7 @@ class DecodedCollator:
             self._contexts[index] = np.zeros((rows, latents.text.width), latents.dtype)
         return CollatedSize(video.nbytes, self._contexts[index].nbytes)
 
-    def joined(self) -> torch.Tensor:
+    def join(self) -> torch.Tensor:
         return self._values
 
     def contexts(self) -> torch.Tensor:
@@ -152,7 +152,7 @@ class EncodedCollator:
     def contexts(self) -> torch.Tensor:
         return torch.empty(0, dtype=torch.uint8)
 
-    def joined(self) -> torch.Tensor:
+    def join(self) -> torch.Tensor:
         size = sum(map(len, self._clips))
         if _is_sent() and size:
             # Writing to the file avoids a page fault every 4 KiB, unlike writing to memory mapped from it.

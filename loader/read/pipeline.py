@@ -235,7 +235,7 @@ class ReadPipeline:
 def _part(decoding: _Decoding) -> DecodedSlice[RankMicrobatch]:
     planned, owners, contents, loads = decoding
     loaded = [sample for load in loads for sample in load.result()]
-    return DecodedSlice(planned, owners, contents.joined(), contents.contexts(), loaded)
+    return DecodedSlice(planned, owners, contents.join(), contents.contexts(), loaded)
 
 
 def _distinct(draws: Iterator[tuple[int, int]]) -> Iterator[tuple[int, int]]:

@@ -240,9 +240,9 @@ class Share:
             return contents[0], contexts[0]
         if not any(text for _, _, text in sizes):
             return joint, joint[:0]
-        return self._joined(contents, pin_memory), self._joined(contexts, pin_memory)
+        return self._join(contents, pin_memory), self._join(contexts, pin_memory)
 
-    def _joined(self, pieces: Sequence[torch.Tensor], pin_memory: bool) -> torch.Tensor:
+    def _join(self, pieces: Sequence[torch.Tensor], pin_memory: bool) -> torch.Tensor:
         return torch.cat(list(pieces), out=self._empty(sum(map(len, pieces)), pin_memory))
 
     def _empty(self, size: int, pin_memory: bool) -> torch.Tensor:

@@ -44,7 +44,7 @@ def continued_position(
     position, earlier = loaded.position, _earlier_revision(source, loaded)
     if earlier is not None:
         _check_may_enter(position)
-        position = stages.settled(position.planned_on(earlier, isinstance(source, Blend)))
+        position = stages.settle(position.planned_on(earlier, isinstance(source, Blend)))
     for key in ("seed", "config") if earlier is not None else ("dataset", "seed", "config"):
         if (saved := getattr(loaded, key)) != settings[key]:
             raise UsageError(

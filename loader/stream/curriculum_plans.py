@@ -55,7 +55,7 @@ class CurriculumPlans:
             try:
                 self._buckets.append(stage.buckets(budgets))
                 if stage.weights is not None:
-                    _blend(source).reweighted(stage.weights)
+                    _blend(source).reweight(stage.weights)
             except (UsageError, ValidationError) as error:
                 reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
                 raise UsageError(f"stream.curriculum.{index}: {reason}") from error
@@ -89,17 +89,20 @@ class CurriculumPlans:
         """Return the plan of the epoch segment that continues."""
         begun, plan_of = _segment_begin(position), self._made
         if plan_of is None or plan_of[0] != begun:
-            plan_of = self._made = begun, self._planned(begun)  # the thread that reads ahead may set it, too
+            plan_of = self._made = (
+                begun,
+                self._make_plan(begun),
+            )  # the thread that reads ahead may set it, too
             alive = [(start, plan) for start, plan in self._all if plan() is not None]
             self._all = [*alive, (begun, weakref.ref(plan_of[1]))]
         return plan_of[1]
 
-    def made(self, position: Position) -> EpochPlan | None:
+    def cached_plan(self, position: Position) -> EpochPlan | None:
         """Return the same plan if cached: the last one, or one that is still being read; else None."""
         begun = _segment_begin(position)
         return next((plan() for start, plan in self._all if start == begun), None)
 
-    def _planned(self, position: Position) -> EpochPlan:
+    def _make_plan(self, position: Position) -> EpochPlan:
         part, assignment = position.part, self.assignment(position.part.setting)
         content = [self._source.fingerprint, self._plans, asdict(position)]
         name = _plan_name(content)
@@ -151,18 +154,18 @@ class CurriculumPlans:
             name = _plan_name(
                 [self._source.fingerprint, self._plans["buckets"], self._plans["curriculum"], key]
             )
-            self._grouped[key] = Grouped(**self._kept(f"{name}.groups", make))
+            self._grouped[key] = Grouped(**self._keep_arrays(f"{name}.groups", make))
         return self._grouped[key]
 
     def _near(self) -> Numbers:
         """Return the place of each row in the order of the shards."""
         name = f"{_plan_name([self._source.fingerprint])}.near"
-        return self._kept(name, lambda: {"near": near_rows(self._source.plan_index)})["near"]
+        return self._keep_arrays(name, lambda: {"near": near_rows(self._source.plan_index)})["near"]
 
-    def _kept(self, name: str, make: Callable[[], Arrays]) -> Arrays:
+    def _keep_arrays(self, name: str, make: Callable[[], Arrays]) -> Arrays:
         return make() if self._node is None else self._node.arrays(name, make)
 
-    def entered(self, position: Position) -> Position:
+    def enter(self, position: Position) -> Position:
         """Return the same position in the curriculum stage of its step.
 
         Other frames or sizes apply to the rest of the epoch. Other weights begin a new epoch; samples left over from
@@ -185,9 +188,9 @@ class CurriculumPlans:
         """Return the first step of the next stage; None in the last stage."""
         return self._curriculum.root[position.part.setting.stage].until_step
 
-    def settled(self, position: Position) -> Position:
+    def settle(self, position: Position) -> Position:
         """Return the same position without what its draws do not need any more of earlier revisions of a blend."""
-        return self._draws.settled(position) if isinstance(self._draws, BlendDraws) else position
+        return self._draws.settle(position) if isinstance(self._draws, BlendDraws) else position
 
     @cached_property
     def _draws(self) -> SourceDraws:
@@ -198,7 +201,7 @@ class CurriculumPlans:
 
     def _rows(self) -> Numbers:
         name = f"{_plan_name([self._source.fingerprint])}.rows"
-        return self._kept(name, lambda: {"rows": self._source.draws(0, self._seed).rows})["rows"]
+        return self._keep_arrays(name, lambda: {"rows": self._source.draws(0, self._seed).rows})["rows"]
 
     def _lengths(self, index: int, revision: str | None) -> Places:
         return self._assign(index, revision).drawn_lengths()
@@ -211,7 +214,7 @@ class CurriculumPlans:
             self._assignments[stage_index, revision] = assign(
                 index,
                 self._buckets[stage_index],
-                lambda make: self._kept(name, lambda: {"bucket": make()})["bucket"],
+                lambda make: self._keep_arrays(name, lambda: {"bucket": make()})["bucket"],
             )
         return self._assignments[stage_index, revision]
 

@@ -80,7 +80,7 @@ def steps_of_epoch(stages: CurriculumPlans, config: StreamConfig, position: Posi
             return steps + remaining
         more = ends_at - position.step
         steps += more
-        position = stages.entered(position.after_step(more))
+        position = stages.enter(position.after_step(more))
     return steps
 
 
@@ -91,7 +91,7 @@ def has_ended(stages: CurriculumPlans, config: StreamConfig, position: Position)
 
 def _in_next_step(stages: CurriculumPlans, position: Position) -> Position:
     """Return the same position in stage and epoch of the step behind it."""
-    position = stages.entered(position)
+    position = stages.enter(position)
     if position.part.steps == len(stages.plan(position)):
-        position = stages.entered(position.next_epoch())
+        position = stages.enter(position.next_epoch())
     return position

@@ -76,12 +76,12 @@ class PositionTracker:
         if worker is None:
             self.check_unread()
             return PassStart(self.position, self.taken, self.moves)
-        move, text = self._starts.posted()
+        move, text = self._starts.last_posted()
         if self._is_old_copy and move > self.moves:
             state, self.taken = json.loads(text)
             self.position, self.moves = read_state(state).position, move
         self._is_old_copy = True
-        if self._starts.begun(worker.id) >= self.moves:
+        if self._starts.start_move(worker.id) >= self.moves:
             raise UsageError(_READ)
         self._starts.begin(worker.id, self.moves)
         return PassStart(self.position, self.taken + worker.id, self.moves)

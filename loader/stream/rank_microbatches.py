@@ -27,7 +27,7 @@ def rank_microbatches(
         position: position of the first step.
         own_step: function from plan and step to this rank's reads, called once per step; None reads as planned.
     """
-    position = stages.entered(position)
+    position = stages.enter(position)
     while config.epochs is None or position.epoch < config.epochs:
         plan, assignment = stages.plan(position), stages.assignment(position.part.setting)
         ends_at = stages.ends_at(position)
@@ -53,4 +53,4 @@ def rank_microbatches(
                 break
         else:
             position = position.next_epoch()
-        position = stages.entered(position)
+        position = stages.enter(position)

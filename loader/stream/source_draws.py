@@ -105,7 +105,7 @@ class DatasetDraws:
         """Return the plan data of a revision, see `SourceDraws`."""
         if revision is None:
             return self._source.plan_index
-        dataset, revision_number = self._found(revision)
+        dataset, revision_number = self._find_revision(revision)
         return dataset.plan_index_of(revision_number)
 
     def epoch(self, position: Position) -> EpochSource:
@@ -120,10 +120,10 @@ class DatasetDraws:
         Raises:
             UsageError: the dataset has no record of a revision.
         """
-        (dataset, old), (_, new) = self._found(earlier), self._found(later)
+        (dataset, old), (_, new) = self._find_revision(earlier), self._find_revision(later)
         return dataset.rows_after(old, new)
 
-    def _found(self, revision: str | None) -> tuple[Dataset, int]:
+    def _find_revision(self, revision: str | None) -> tuple[Dataset, int]:
         """Return the dataset and the number of a revision."""
         source = self._source
         revision_number = (
@@ -198,7 +198,7 @@ class BlendDraws:
         era = position.eras[-1]
         return self._epoch(position.eras, era.stage, position.epoch - era.epoch)
 
-    def settled(self, position: Position) -> Position:
+    def settle(self, position: Position) -> Position:
         """Return the same position without eras that its draws do not need any more, if they are few numbers."""
         last = position.eras[-1]
         if len(position.eras) == 1 or not position.changed:
@@ -219,7 +219,7 @@ class BlendDraws:
             self._weigh(new.mixture, stage),
             self._lengths(stage, later),
             old.rows_after(new),
-            old.changed(new, self._blend.leaves),
+            old.changed_leaves(new, self._blend.leaves),
         )
 
     def _epoch(self, eras: tuple[Era, ...], stage: int, epoch: int) -> "_BlendEpoch":
@@ -262,7 +262,7 @@ class BlendDraws:
 
     def _weigh(self, mixture: Mixture, stage: int) -> Mixture:
         weights = self._weights[stage]
-        return mixture if weights is None else mixture.reweighted(weights)
+        return mixture if weights is None else mixture.reweight(weights)
 
 
 class _BlendEpoch:
@@ -271,7 +271,7 @@ class _BlendEpoch:
     ) -> None:
         self._source, self._stage = source, stage
         self.draws = mixture.draws(epoch, seed, lengths_N)
-        self._planned = partial(BlendEpochDraws.planned, mixture, epoch, seed, lengths_N)
+        self._planned = partial(BlendEpochDraws.plan, mixture, epoch, seed, lengths_N)
 
     @cached_property
     def drawn(self) -> BlendEpochDraws:
@@ -279,5 +279,5 @@ class _BlendEpoch:
         return self._planned(self.draws)
 
     def enter(self, earlier: str | None, later: str | None, over_D: Flags) -> tuple[Draws, Flags]:
-        self.drawn, over = self.drawn.entered(over_D, self._source.entry(earlier, later, self._stage))
+        self.drawn, over = self.drawn.enter(over_D, self._source.entry(earlier, later, self._stage))
         return self.drawn.draws, over

@@ -22,12 +22,12 @@ def upcoming_step(
         epochs: number of epochs; None is without end.
         latents: description of the stored latents; None if clips are read.
     """
-    position = stages.entered(position)
-    plan = stages.made(position)
+    position = stages.enter(position)
+    plan = stages.cached_plan(position)
     if plan is None or position.part.steps == len(plan):
         # The plan is gone once all of its epoch was read.
-        position = stages.entered(position.next_epoch())
-        plan = stages.made(position)
+        position = stages.enter(position.next_epoch())
+        plan = stages.cached_plan(position)
     if plan is None or (epochs is not None and position.epoch >= epochs):
         return None
     assignment, packed = plan.assignment, position.part.setting.regime == "pack"

@@ -386,7 +386,7 @@ class StreamIterator:
         return self
 
     def __next__(self) -> Microbatch | Pack:
-        start, stream = self._begun(), self._stream
+        start, stream = self._begin_pass(), self._stream
         if self._batches is None:
             self._batches = stream._read(start.position, start.first)
             # Also runs at the interpreter's exit, while the modules of its threads still exist.
@@ -413,7 +413,7 @@ class StreamIterator:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state behind the last microbatch, also within a step."""
-        start = self._begun()
+        start = self._begin_pass()
         return IteratorState(
             stream=self._stream._state(start.position),
             rank=self._stream.rank,
@@ -431,7 +431,7 @@ class StreamIterator:
         self._start = self._stream._resume(read_iterator_state(state), self._worker, self._workers)
         self._batches = None
 
-    def _begun(self) -> PassStart:
+    def _begin_pass(self) -> PassStart:
         if self._start is None:
             try:
                 self._start = self._stream._tracker.begin()

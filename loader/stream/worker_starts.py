@@ -71,7 +71,7 @@ class WorkerStarts:
             )
         self._numbers[_FIRST + worker] = move
 
-    def begun(self, worker: int) -> int:
+    def start_move(self, worker: int) -> int:
         """Return the last move behind which this worker process began; 0 if none."""
         return int(self._numbers[_FIRST + worker]) if worker < _WORKERS else 0
 
@@ -88,7 +88,7 @@ class WorkerStarts:
         self._memory.numpy()[8 * _NUMBERS :][: len(content)] = content
         posted[_POSTED] = move
 
-    def posted(self) -> tuple[int, str]:
+    def last_posted(self) -> tuple[int, str]:
         """Return the number of the last posted move, 0 if none, and its text."""
         posted = self._numbers
         while True:

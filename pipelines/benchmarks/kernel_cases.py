@@ -171,7 +171,7 @@ class Operator(Protocol):
     def chain(self, inputs: Sequence[torch.Tensor], wide: bool = False) -> Outputs:
         """Return the outputs by PyTorch's own differentiable operations, ``wide`` in float32."""
 
-    def moved(self, backward: bool) -> int:
+    def moved_bytes(self, backward: bool) -> int:
         """Return the bytes that one pass over memory moves."""
 
 
@@ -203,8 +203,8 @@ class NormModulate:
         scale, shift = (self.case.over_tokens(row, self.cu_seqlens) for row in rows)
         return [_norm_modulate(x, scale, shift, wide)]
 
-    def moved(self, backward: bool) -> int:
-        """Return bytes, see `Operator.moved`."""
+    def moved_bytes(self, backward: bool) -> int:
+        """Return bytes, see `Operator.moved_bytes`."""
         return norm_modulate.bytes_moved(self.case.size, backward)
 
 
@@ -238,8 +238,8 @@ class GateNormModulate:
         h = (residual.float() + gate * y.float()).to(y.dtype) if wide else residual + gate.to(y.dtype) * y
         return [h, _norm_modulate(h, scale, shift, wide)]
 
-    def moved(self, backward: bool) -> int:
-        """Return bytes, see `Operator.moved`."""
+    def moved_bytes(self, backward: bool) -> int:
+        """Return bytes, see `Operator.moved_bytes`."""
         return gate_norm_modulate.bytes_moved(self.case.size, backward)
 
 
@@ -272,8 +272,8 @@ class QkNorm:
         """Return outputs, see `Operator.chain`."""
         return [self._half(x, weight, wide) for x, weight in zip(inputs[:2], inputs[2:], strict=True)]
 
-    def moved(self, backward: bool) -> int:
-        """Return bytes, see `Operator.moved`."""
+    def moved_bytes(self, backward: bool) -> int:
+        """Return bytes, see `Operator.moved_bytes`."""
         return qk_norm.bytes_moved(self.case.size, backward)
 
     def _half(self, x_BLHd: torch.Tensor, weight: torch.Tensor, wide: bool) -> torch.Tensor:

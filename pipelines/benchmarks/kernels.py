@@ -150,7 +150,7 @@ class _Measuring:
         first = make(device)
         self.case = first.case
         self.name = f"{first.name} {first.case.name}"
-        sets = rotation(first.moved(backward=True), device)
+        sets = rotation(first.moved_bytes(backward=True), device)
         self.sets = [first, *(make(device) for _ in range(sets - 1))]
 
     def rows(self, providers: Mapping[str, Kernels]) -> Iterator[GoalRow]:
@@ -209,7 +209,7 @@ class _Measuring:
     ) -> GoalRow:
         milliseconds = median_ms(calls, self.device)
         operator, case = self.sets[0], self.case
-        rate = operator.moved(direction == "backward") / milliseconds / 1e6
+        rate = operator.moved_bytes(direction == "backward") / milliseconds / 1e6
         share = rate / self.copy
         return GoalRow(
             operator.name, case.name, direction, by, ours, *case.shape, milliseconds, share, same_bits

@@ -29,7 +29,7 @@ class Kind(NamedTuple):
         model_type: type[BaseModel] = getattr(importlib.import_module(module), name)
         return model_type
 
-    def given(self, file: File, overrides: list[str]) -> Given:
+    def read_given(self, file: File, overrides: list[str]) -> Given:
         """Return the values of a file, by default those to start from, and of options."""
         return read_given(file or self.start, overrides)
 

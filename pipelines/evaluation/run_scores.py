@@ -85,7 +85,7 @@ class RunScores:
         self._run, self._asked = run, dict(settings)
         self._known = {_key(line): line for line in read_score_lines(run)}
 
-    def known(self, videos: VideoSet) -> dict[str, Any] | None:
+    def find_known(self, videos: VideoSet) -> dict[str, Any] | None:
         """Return the line of these videos, as they are now and under these options; None: they are to be evaluated."""
         line = self._known.get((videos.step, videos.prompt_set))
         same = line is not None and (line["sha256"], line["asked"]) == (_digest(videos), self._asked)

@@ -113,9 +113,9 @@ class Measure:
 
     def __call__(self, tasks: Sequence[LatentsTask]) -> list[LatentsTask]:
         """Measure each bucket; a configuration that cannot work is a result, too."""
-        return [self._measured(task) for task in tasks if isinstance(task, BucketTask)]
+        return [self._measure(task) for task in tasks if isinstance(task, BucketTask)]
 
-    def _measured(self, task: BucketTask) -> MeasuredBucket | RefusedBucket:
+    def _measure(self, task: BucketTask) -> MeasuredBucket | RefusedBucket:
         try:
             encoders = self.loaded.get()
             latent = (encoders.tokenizer.channels, *encoders.tokenizer.latent_size(task.bucket))
@@ -140,9 +140,9 @@ class WriteLatentShard:
     fingerprint: str
 
     def __call__(self, tasks: Sequence[LatentsTask]) -> list[LatentsTask]:
-        return [self._written(task) for task in tasks if isinstance(task, PlannedShard)]
+        return [self._write(task) for task in tasks if isinstance(task, PlannedShard)]
 
-    def _written(self, plan: PlannedShard) -> WrittenShard:
+    def _write(self, plan: PlannedShard) -> WrittenShard:
         encoders = self.loaded.get()
         if encoders.text is not None and plan.number == 0:
             self.ledger.blobs.write_arrays(EMPTY, {"context": encoders.context("")})

@@ -244,7 +244,7 @@ def _check(option: str, value: int, maximum: int) -> None:
 
 
 def _fit_cost(timings: Path) -> Cost:
-    return fit_linear_quadratic(read_timings(read_text(timings, "--timings"), str(timings))).trusted()
+    return fit_linear_quadratic(read_timings(read_text(timings, "--timings"), str(timings))).trusted_cost()
 
 
 @contextmanager

@@ -195,7 +195,7 @@ class SamplingRun:
         sampler, video, seconds = self._samplers[index], self._groups.video, dict.fromkeys(STAGES, 0.0)
         first, path = video.rank == 0, outputs.latents(index)
         of = hashlib.sha256(json.dumps(expected, sort_keys=True).encode()).hexdigest()
-        latents_BCTHW = self._kept(sampler, path, of)
+        latents_BCTHW = self._read_kept(sampler, path, of)
         self._keep_step(index, videos=0 if latents_BCTHW is not None else 1)
         if latents_BCTHW is None:
             latents_BCTHW = self._denoise(index, seconds, progress)
@@ -256,7 +256,7 @@ class SamplingRun:
         self._samplers = [fitted[id(sampler)] for sampler in self._samplers]
         return quality
 
-    def _kept(self, sampler: VideoSampler, path: Path, of: str) -> torch.Tensor | None:
+    def _read_kept(self, sampler: VideoSampler, path: Path, of: str) -> torch.Tensor | None:
         """Return latents that an earlier run left, on all ranks of the video."""
         video, latents = self._groups.video, None
         if video.rank == 0 and path.exists():

@@ -74,7 +74,7 @@ def main() -> None:
         for case in TINY if tiny else (*CASES, *RAGGED):
             for make in (NormModulate, GateNormModulate):
                 first = make(case, device)
-                bytes_moved = first.moved(backward=True)
+                bytes_moved = first.moved_bytes(backward=True)
                 sets = [first, *(make(case, device) for _ in range(rotation(bytes_moved, device) - 1))]
                 with teams_of(1):
                     before, wanted = measured(kernels, list(sets), device)

@@ -49,7 +49,7 @@ class Heartbeat:
         self._thread = threading.Thread(target=self._go_on, name="heartbeat", daemon=True)
         self._thread.start()
 
-    def lost(self) -> str | None:
+    def describe_lost(self) -> str | None:
         """Return the lost ranks in words, or None if all are alive; may take a few heartbeat intervals."""
         try:
             everyone = range(self._size)
@@ -93,7 +93,7 @@ class Heartbeat:
             try:
                 self._beat()
                 beat = self._read([neighbour])[neighbour]
-            except RuntimeError:  # `lost` reports it once the step fails
+            except RuntimeError:  # `describe_lost` reports it once the step fails
                 if not self._over.is_set():
                     self._launcher.store_is_gone()
                 return

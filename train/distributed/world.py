@@ -54,7 +54,7 @@ class World:
         """Return the sums of numbers over all ranks, as float64, in one collective."""
         if self.size == 1:
             return [float(addend) for addend in addends]
-        totals = self._sent(torch.tensor(addends, dtype=torch.float64))
+        totals = self._send(torch.tensor(addends, dtype=torch.float64))
         self.sum_([totals])
         return totals.tolist()
 
@@ -62,7 +62,7 @@ class World:
         """Return the maximum of a number over all ranks."""
         if self.size == 1:
             return local
-        maximum = self._sent(torch.tensor(local))
+        maximum = self._send(torch.tensor(local))
         dist.all_reduce(maximum, dist.ReduceOp.MAX, group=self.group)
         return int(maximum)
 
@@ -93,14 +93,14 @@ class World:
         if self.size == 1:
             return [text]
         own_n1 = torch.frombuffer(bytearray(text.encode() + b"\0"), dtype=torch.uint8).reshape(-1, 1)
-        text_bytes = self.gather(self._sent(own_n1)).cpu().numpy().tobytes()
+        text_bytes = self.gather(self._send(own_n1)).cpu().numpy().tobytes()
         return text_bytes.decode().split("\0")[:-1]
 
     def barrier(self) -> None:
         """Block until every rank has called it."""
         self.sum_([torch.zeros(1, device=self.device)])
 
-    def _sent(self, host: torch.Tensor) -> torch.Tensor:
+    def _send(self, host: torch.Tensor) -> torch.Tensor:
         """Return a tensor of the host on the device, from page-locked memory: no copy waits for what runs there."""
         if self.device.type == "cpu":
             return host
@@ -177,7 +177,7 @@ def join(device: Literal["auto", "cpu", "cuda"], lost_after_s: float = 60.0) -> 
         failed_ranks = [cause.rank for cause in causes if isinstance(cause, RankError)]
         if failed_ranks:
             failed = failed_ranks[0]
-        elif heartbeat is not None and _may_be_broken(causes) and (who := heartbeat.lost()):
+        elif heartbeat is not None and _may_be_broken(causes) and (who := heartbeat.describe_lost()):
             raise RunError(lost_message(who, first_line(error))) from error
         raise
     finally:

@@ -23,4 +23,4 @@ def with_references(kernels: Kernels) -> Kernels:
 
     # A host has operators, too, whose module nobody has imported: no model calls them.
     imported = [operator for operator in kernels.operators if operator in REFERENCES]
-    return kernels.replaced(**{operator: whole(operator) for operator in imported})
+    return kernels.replace(**{operator: whole(operator) for operator in imported})

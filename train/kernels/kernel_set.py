@@ -29,6 +29,6 @@ class Kernels:
             raise AttributeError(name)
         return self.operators[name]
 
-    def replaced(self, **operators: Callable[..., Any]) -> "Kernels":
+    def replace(self, **operators: Callable[..., Any]) -> "Kernels":
         """Return these operators with some replaced."""
         return replace(self, operators={**self.operators, **operators})

@@ -75,7 +75,7 @@ class ShardWriter:
 
         def samples() -> Iterator[Sample]:
             nonlocal cut_count
-            for prepared in prefetch(self._prepared(plan), 1):
+            for prepared in prefetch(self._prepare(plan), 1):
                 key = prepared.planned.row["key"]
                 try:
                     yield _encode_sample(prepared, encoders)
@@ -91,7 +91,7 @@ class ShardWriter:
         record = write_shard(self.target, plan.number, samples())
         return record, failed, cut_count
 
-    def _prepared(self, plan: PlannedShard) -> Iterator[_Prepared]:
+    def _prepare(self, plan: PlannedShard) -> Iterator[_Prepared]:
         for planned in plan.samples(self.source.rows_at(plan.rows, INDEX.names)):
             clip, views, fault = None, [], ""
             if planned.bucket is not None and (planned.views or planned.clip):

@@ -74,8 +74,8 @@ class DenoiserTask:
 
     def state(self) -> Mapping[str, Tensors]:
         layout, averages = self._layout, self._ema.tensors
-        groups = {"model": layout.placed(self.weights), "optimizer": layout.optimizer_state()}
-        return groups | ({"ema": layout.placed(averages)} if averages else {})
+        groups = {"model": layout.place(self.weights), "optimizer": layout.optimizer_state()}
+        return groups | ({"ema": layout.place(averages)} if averages else {})
 
     def start(self, done: int, log: MetricLog) -> None:
         """Give all ranks the same weights; plan the first steps of cascades.
@@ -115,7 +115,7 @@ class DenoiserTask:
                 self._cut_sentence = self._cut.add(batch.captions) or self._cut_sentence
             yield batch
 
-    def updated(self) -> Iterable[nn.Parameter]:
+    def updated_weights(self) -> Iterable[nn.Parameter]:
         """Return the weights that a step updates."""
         return self.weights.values()
 
@@ -140,7 +140,7 @@ class DenoiserTask:
         if self._cut_sentence:
             log.say(f"step {step}: {self._cut_sentence}")
             self._cut_sentence = ""
-        if self._cascades is not None and (line := self._cascades.shown(step, self._out)):
+        if self._cascades is not None and (line := self._cascades.write_timeline(step, self._out)):
             log.say(line)
         if step % self._config.log.every_steps == 0:
             log.add_losses(step, "train", self._rows.take(self.data))

@@ -241,7 +241,7 @@ class _Steps(Generic[Config]):
             ends = step == total_steps or outcome.total.stops > 0
             saves = ends or step % config.checkpoint.every_steps == 0
             if saves or step % self._rank_steps == 0:
-                log.add_ranks(step, self._times.taken())
+                log.add_ranks(step, self._times.take_waits())
             if saves:
                 self._checkpoints.save(self._state(step), last=ends)
                 log.add_checkpoint(self._checkpoints.published)
@@ -257,7 +257,9 @@ class _Steps(Generic[Config]):
         seed_step(config.seed, step, task.data.rank)
         lr, losses = task.begin(step), StepLosses(config.denominator)
         batches = batches_of_step(self._batches, step, config.schedule.total_steps, clock)
-        for batch in task.forward_backward(losses.seen(self._counted(batches)), step, losses, clock):
+        for batch in task.forward_backward(
+            losses.note_batches(self._count_batches(batches)), step, losses, clock
+        ):
             self._log.bad_samples(batch.bad)
         with clock.part("sync"):
             task.sum_gradients()
@@ -270,7 +272,7 @@ class _Steps(Generic[Config]):
             if finite:
                 losses.normalise_(task.weights.values())
                 task.clip([each * losses.scale for each in norms])
-                losses.spread_(task.updated())
+                losses.spread_(task.updated_weights())
                 task.update(step)
         clock.pause()
         times = self._times.add(readout.total.clock)
@@ -292,7 +294,7 @@ class _Steps(Generic[Config]):
         )
         return _Step(metrics, readout.total, losses)
 
-    def _counted(self, batches: Iterator[Microbatch | Pack]) -> Iterator[Microbatch | Pack]:
+    def _count_batches(self, batches: Iterator[Microbatch | Pack]) -> Iterator[Microbatch | Pack]:
         self._reads = NO_READS
         for batch in batches:
             self._reads = self._reads.plus(batch.reads)

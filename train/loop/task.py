@@ -59,7 +59,7 @@ class TrainingTask(Protocol):
             clock: Measures the parts of the step.
         """
 
-    def updated(self) -> Iterable[nn.Parameter]:
+    def updated_weights(self) -> Iterable[nn.Parameter]:
         """Return the weights of all networks that a step updates."""
 
     def sum_gradients(self) -> None:

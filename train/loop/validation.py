@@ -150,7 +150,7 @@ class Validator:
             latents_BCTHW = self._denoise(index)
         except RunError as error:  # the same on all ranks of the video: they hold the same latents
             if self._video.rank == 0:
-                self._files.failed(step, index, first_line(error))
+                self._files.write_failure(step, index, first_line(error))
             return
         video_BCTHW = self._decode(latents_BCTHW)
         if video_BCTHW is not None:
@@ -239,7 +239,7 @@ class Validator:
         if self._weights == "model":
             yield
             return
-        with self._ema.swapped(self._layout.weights):
+        with self._ema.swap(self._layout.weights):
             self._layout.refresh()
             yield
 

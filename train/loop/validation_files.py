@@ -54,7 +54,7 @@ class ValidationFiles:
         self._write(step, f"{index:03d}.mp4", mp4)
         self._write(step, f"{index:03d}.png", png(filmstrip(video_CTHW, FRAMES)))
 
-    def failed(self, step: int, index: int, why: str) -> None:
+    def write_failure(self, step: int, index: int, why: str) -> None:
         """Write why there is no video."""
         self._write(step, f"{index:03d}.txt", why.encode())
 

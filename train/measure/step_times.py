@@ -145,6 +145,6 @@ class RankTimes:
         """Return waits since the last call, as the end of a sentence; empty for one rank."""
         return waits_clause(self._told.take())
 
-    def taken(self) -> RankWaits:
+    def take_waits(self) -> RankWaits:
         """Return waits and memory of every rank since the last call."""
         return self._recorded.take()

@@ -98,12 +98,12 @@ class _DryRun:
         long = [index for index, length in enumerate(lengths) if length > _FEW + 3]
         # Copies of ZeRO-1's buckets grow with the model up to a bound, which few blocks do not show.
         if not long or self._kind is ZeRO1:
-            return [phases.footprint() for phases in self._measured(shapes, lengths)]
+            return [phases.footprint() for phases in self._measure_shapes(shapes, lengths)]
         few = [_FEW if index in long else length for index, length in enumerate(lengths)]
-        base = self._measured(shapes, few, encodes=False)
+        base = self._measure_shapes(shapes, few, encodes=False)
         longer = {
             index: [
-                self._measured(shapes, [*few[:index], _FEW + more, *few[index + 1 :]], encodes=False)
+                self._measure_shapes(shapes, [*few[:index], _FEW + more, *few[index + 1 :]], encodes=False)
                 for more in (1, 2)
             ]
             for index in long
@@ -116,7 +116,7 @@ class _DryRun:
             ]
             step_phases = extrapolate_blocks(base[shape_index], runs)
             if step_phases is None:
-                [found_whole] = self._measured([shape], lengths)
+                [found_whole] = self._measure_shapes([shape], lengths)
                 footprints.append(found_whole.footprint())
             else:
                 footprints.append(step_phases.footprint(*encodings[shape_index]))
@@ -128,7 +128,7 @@ class _DryRun:
             bundle.tokenizer = LatentSizes(bundle.tokenizer)
         return bundle
 
-    def _measured(
+    def _measure_shapes(
         self, shapes: Sequence[StepShape], lengths: Sequence[int], encodes: bool = True
     ) -> list[StepPhases]:
         """Return what a model with some of its equal blocks takes."""

@@ -36,15 +36,15 @@ class Level:
 
     def to(self, device: torch.device, dtype: torch.dtype) -> "Level":
         """Return the same levels in a dtype, by one copy to a device."""
-        return Level.of(self.stacked().to(device, dtype))
+        return Level.of(self.stack().to(device, dtype))
 
-    def stacked(self) -> torch.Tensor:
+    def stack(self) -> torch.Tensor:
         """Return all numbers as one tensor, [7, B]."""
         return torch.stack([getattr(self, field.name) for field in fields(self)])
 
     @classmethod
     def of(cls, stacked_NB: torch.Tensor) -> "Level":
-        """Return the levels of `stacked`."""
+        """Return the levels of `stack`."""
         return cls(*stacked_NB.unbind())
 
     def __getitem__(self, index: int) -> "Level":

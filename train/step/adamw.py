@@ -90,7 +90,7 @@ class CompactAdamW(torch.optim.Optimizer):
     def _read(self, weights: Sequence[torch.Tensor], moment: int) -> torch.Tensor:
         """Return a moment of some weights in float32, one after the other."""
         return torch.cat(
-            [self._formats[weight][moment].read(self._stored(weight, moment)).flatten() for weight in weights]
+            [self._formats[weight][moment].read(self._store(weight, moment)).flatten() for weight in weights]
         )
 
     def _write_(
@@ -99,9 +99,9 @@ class CompactAdamW(torch.optim.Optimizer):
         parts = torch.split(values_N.float(), [weight.numel() for weight in weights])
         salt = (2 * step + moment) * _SPREAD % 2**31
         for weight, part in zip(weights, parts, strict=True):
-            self._formats[weight][moment].write_(self._stored(weight, moment), part.view_as(weight), salt)
+            self._formats[weight][moment].write_(self._store(weight, moment), part.view_as(weight), salt)
 
-    def _stored(self, weight: torch.Tensor, moment: int) -> list[torch.Tensor]:
+    def _store(self, weight: torch.Tensor, moment: int) -> list[torch.Tensor]:
         state = self.state[weight]
         return [
             state[key] for key in (_piece_name(_MOMENTS[moment], index) for index in (0, 1)) if key in state

@@ -37,7 +37,7 @@ class Ema:
         torch._foreach_lerp_(averages, now, 1 - decay(self._config, step))
 
     @contextmanager
-    def swapped(self, weights: Mapping[str, torch.Tensor]) -> Iterator[None]:
+    def swap(self, weights: Mapping[str, torch.Tensor]) -> Iterator[None]:
         """Exchange weights and averages for the body, in place; both return to the bit.
 
         Tensors are exchanged one after the other, so that one of this rank's shards at a time is held twice. Weights

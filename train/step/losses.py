@@ -254,7 +254,7 @@ def _pose(
         frames = clean_BCTHW.shape[2]
         made_B = torch.tensor([frames - num_given for num_given in drawn.num_given])
         level = replace(level, weight=level.weight * frames / made_B)
-    level = Level.of(send_one(level.stacked(), clean_BCTHW.device))
+    level = Level.of(send_one(level.stack(), clean_BCTHW.device))
     input_BCTHW, target_BCTHW = pose(level, clean_BCTHW, noise_BCTHW)
     if config.first_frames:
         read_BCTHW = clean_BCTHW

@@ -81,7 +81,7 @@ class StepLosses:
         """Return the number of samples of the step on all ranks."""
         return self._one.step_samples
 
-    def seen(self, batches: Iterable[B]) -> Iterator[B]:
+    def note_batches(self, batches: Iterable[B]) -> Iterator[B]:
         """Yield the batches that a rank reads, noting one: the rank may run other ranks' batches, or none."""
         for batch in batches:
             self._any = batch

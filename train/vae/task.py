@@ -153,7 +153,7 @@ class VaeTask:
         accumulator.add(**{name: share * term_B.mean() for name, term_B in terms.items()})
         self._statistics.note(share, reconstruction, accumulator)
 
-    def updated(self) -> Iterable[nn.Parameter]:
+    def updated_weights(self) -> Iterable[nn.Parameter]:
         """Return the weights of the tokenizer and of the discriminator."""
         return [weight for trainable in self._trainables for weight in trainable.weights.values()]
 

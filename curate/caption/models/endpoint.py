@@ -158,7 +158,7 @@ class EndpointModel:
         where = f"the endpoint {self._config.endpoint_url}"
         again = "; run the same command again to go on"
         try:
-            return self._completed(ask)
+            return self._complete(ask)
         except _RejectedError as error:
             return Fault(f"the model does not take the question: {error}")
         except StatusError as error:
@@ -171,16 +171,16 @@ class EndpointModel:
                 f" picture{again}"
             ) from error
 
-    def _completed(self, ask: Ask) -> Draft | Fault:
+    def _complete(self, ask: Ask) -> Draft | Fault:
         """Return the completion, or a fault where the server has one for another question."""
         try:
-            return self._asked(ask, _ASKED)
+            return self._request_draft(ask, _ASKED)
         except _NoCompletionError as error:
             with suppress(_RejectedError):  # this, too, is the answer of an endpoint that works
-                self._asked(_control(ask), 1)
+                self._request_draft(_control(ask), 1)
             return Fault(f"the server gave no chat completion in {_ASKED} attempts: {error}")
 
-    def _asked(self, ask: Ask, attempts: int) -> Draft:
+    def _request_draft(self, ask: Ask, attempts: int) -> Draft:
         question = _question(self._named.name, ask)
         for attempt in range(1, attempts + 1):
             response = b""

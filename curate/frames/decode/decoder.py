@@ -87,7 +87,7 @@ class Decoder:
             SourceError: A limit is broken.
             EncryptedError: A packet is encrypted; `open_video` puts it into words.
         """
-        decoded = self._decoded() if self._limits is None else self._limit_frames(self._limits)
+        decoded = self._decode_frames() if self._limits is None else self._limit_frames(self._limits)
         return deinterlace(decoded, self._pulldown, self._unmarked) if self._deinterlace else decoded
 
     @property
@@ -115,7 +115,7 @@ class Decoder:
         """Shapes of the frames so far, where limits were given."""
         return () if self._meter is None else tuple(self._meter.shapes)
 
-    def _decoded(self) -> Iterator[VideoFrame]:
+    def _decode_frames(self) -> Iterator[VideoFrame]:
         for frames in self._packets():
             yield from frames
 

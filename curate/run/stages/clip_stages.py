@@ -89,7 +89,7 @@ class ClipStage:
 
     def prepare_tasks(self, tasks: Sequence[CurationTask]) -> list[CurationTask]:
         """Return every task, with the model's input where there is something to do."""
-        return [self._prepared(task) if self._has(task) else task for task in tasks]
+        return [self._prepare(task) if self._has(task) else task for task in tasks]
 
     def run_model(self, tasks: Sequence[CurationTask]) -> list[CurationTask]:
         """Return every task, with what the model answers in place of its input."""
@@ -97,12 +97,12 @@ class ClipStage:
 
     def record(self, tasks: Sequence[CurationTask]) -> list[CurationTask]:
         """Return every task, with the result of what the model answered, recorded in the ledger."""
-        return [self._recorded(task) if self._has(task) else task for task in tasks]
+        return [self._record_result(task) if self._has(task) else task for task in tasks]
 
     def _has(self, task: CurationTask) -> TypeGuard[ClipTask]:
         return isinstance(task, ClipTask) and self.name in task.todo
 
-    def _prepared(self, task: ClipTask) -> ClipTask:
+    def _prepare(self, task: ClipTask) -> ClipTask:
         try:
             return replace(task, input=self._input(task))
         except MachineError as error:
@@ -125,7 +125,7 @@ class ClipStage:
                 after[at] = replace(task, input=None, answer=answer)
         return after
 
-    def _recorded(self, task: ClipTask) -> ClipTask:
+    def _record_result(self, task: ClipTask) -> ClipTask:
         result = task.answer if self.keep is None else self.keep(task, task.answer)
         self.ledger.entries.write(self.name, self.fingerprint, self.identity(task), result)
         done = replace(task.with_result(self.name, result), made=(*task.made, self.name), answer=None)

@@ -57,7 +57,7 @@ class Copies:
         def rank(rows: Rows) -> Rows:
             segments.update(zip(rows.tolist(), _segments(clips, tables, rows), strict=True))
             keys = clips.keys.take(pa.array(rows))
-            published = self._published(keys)
+            published = self._find_published(keys)
             return np.array(
                 [
                     self._rank(int(clips.sources[row]), segments[row], published.get(key))
@@ -128,7 +128,7 @@ class Copies:
             + (not source.attributes_of(segment))
         )
 
-    def _published(self, keys: pa.Array) -> Mapping[str, str]:
+    def _find_published(self, keys: pa.Array) -> Mapping[str, str]:
         """Return the source under which the dataset holds each of some keys."""
         sources: dict[str, str] = {}
         for table in self._dataset.table_parts("index", ["key", "source"]) if self._dataset else ():
@@ -141,10 +141,10 @@ class Copies:
     def _text(self, index: int, segment: int | None) -> str | None:
         """Return the caption that people wrote beside a source or in a list; None where a sidecar cannot be read."""
         if (index, segment) not in self._texts:
-            self._texts[index, segment] = self._written(self._listed[index], segment)
+            self._texts[index, segment] = self._find_written(self._listed[index], segment)
         return self._texts[index, segment]
 
-    def _written(self, source: SourceRef, segment: int | None) -> str | None:
+    def _find_written(self, source: SourceRef, segment: int | None) -> str | None:
         caption = source.caption_of(segment)
         if self._unused or not (caption or source.sidecars):
             return ""

@@ -148,12 +148,12 @@ class CustomClips:
         """Return a result for each clip."""
         inputs = [prepared(task) for task in tasks]
         clips = [stage_input for stage_input in inputs if isinstance(stage_input, Clip)]
-        results = iter(self._made(clips) if clips else ())
+        results = iter(self._process_clips(clips) if clips else ())
         return [next(results) if isinstance(stage_input, Clip) else stage_input for stage_input in inputs]
 
-    def _made(self, clips: Sequence[Clip]) -> list[ClipResult]:
+    def _process_clips(self, clips: Sequence[Clip]) -> list[ClipResult]:
         with _threads(self._cpus):
-            stage = self._loaded()
+            stage = self._load_stage()
             try:
                 return self._results(stage, clips)
             except Exception:  # noqa: BLE001 - a user's code may raise anything
@@ -166,7 +166,7 @@ class CustomClips:
         media = (record.frames, record.fps, record.height, record.width, record.duration_s, record.audio)
         return Clip(data, record.key or "", *media, caption=text)
 
-    def _loaded(self) -> CustomStage:
+    def _load_stage(self) -> CustomStage:
         if self._stage is None:
             stage_type, config = self._configure()
             with self._loading():

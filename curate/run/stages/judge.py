@@ -26,8 +26,8 @@ class Judge:
 
     def __call__(self, task: ClipTask) -> bool:
         """Return whether the clip, with the results so far, would be kept."""
-        return self.judged(task.record, task.found).state == "kept"
+        return self.judge(task.record, task.found).state == "kept"
 
-    def judged(self, record: Record, results: Mapping[str, ClipResult]) -> Record:
+    def judge(self, record: Record, results: Mapping[str, ClipResult]) -> Record:
         """Return the record after its results; see `reelweave.curate.run.clip_verdict.judge_record`."""
         return judge_record(record, results, self.filters, self.shard, self.scores)

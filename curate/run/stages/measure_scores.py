@@ -46,17 +46,17 @@ class MeasureScores:
                 continue
             try:
                 with one_thread():
-                    yield self._closed(task)
+                    yield self._close_source(task)
             except MachineError as error:
                 yield UndoneSource(task.source.uri, str(error))
 
-    def _closed(self, task: MeasureTask) -> ClosedSource:
-        records = tuple(self._measured(task, record) for record in task.summary.records)
+    def _close_source(self, task: MeasureTask) -> ClosedSource:
+        records = tuple(self._measure(task, record) for record in task.summary.records)
         summary = replace(task.summary, records=records, measured=dict(ADDED))
         self.ledger.entries.write(CUT, task.fingerprint, source_id(task.source), summary)
         return ClosedSource(task.source.uri, summary, fingerprint=task.fingerprint)
 
-    def _measured(self, task: MeasureTask, record: Record) -> Record:
+    def _measure(self, task: MeasureTask, record: Record) -> Record:
         if not record.sha256:
             return record
         names = set(lacking(task.summary.measured or {}))

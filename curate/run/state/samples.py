@@ -41,4 +41,4 @@ class Samples:
         if self._inputs.config.embed.backend == "none":
             return vector_column(np.zeros((len(clips), 1), np.float16), np.zeros(len(clips), bool))
         rows = self._stored.find_arrays(clips)
-        return vector_column(self._stored.arrays.stored(rows), rows >= 0)
+        return vector_column(self._stored.arrays.read_stored(rows), rows >= 0)

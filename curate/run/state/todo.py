@@ -55,7 +55,7 @@ class Todo:
 
     def forget_failures(self) -> None:
         """Count failed sources and clips as not done."""
-        self._closed.drop(self._closed.failed())
+        self._closed.drop(self._closed.failed_uris())
         self._results.forget_faults()
 
     def forget_lost(self, clips: Partitions) -> bool:

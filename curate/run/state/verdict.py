@@ -83,7 +83,7 @@ class Verdict:
             table = self._judge_alone(partition, self._results.clips_of(partition, selected), failed)
             clips.add(partition, table)
             parts.append(self._kept_clips(table))
-        remaining = KeptClips.joined(parts)
+        remaining = KeptClips.concat(parts)
         twins = self.copies.among(remaining, clips)
         copies = np.flatnonzero(twins >= 0)
         copied = (
@@ -95,7 +95,7 @@ class Verdict:
         del twins
         outside: Mapping[str, tuple[str, Duplicate]] = {}
         if config.dedup.evaluation or config.dedup.older:
-            outside = ReferenceSets.of(config).known(self._dedup_clips(remaining, clips))
+            outside = ReferenceSets.of(config).find_known(self._dedup_clips(remaining, clips))
             remaining = remaining.where(
                 ~mask_of(pc.is_in(remaining.keys, value_set=pa.array(list(outside), pa.string())))
             )
@@ -180,5 +180,5 @@ class Verdict:
     def _model_vectors(self, clips: KeptClips, tables: Partitions) -> Vectors:
         stage, results = self._inputs.vectors, self._results
         if stage is None or not len(clips):
-            return Vectors.placed(np.full(len(clips), -1, np.int32), VectorFile())
+            return Vectors.from_file(np.full(len(clips), -1, np.int32), VectorFile())
         return model_vectors(clips, tables, lambda partition, table: results.find(partition, table)[stage])

@@ -209,7 +209,7 @@ class ClosedSources:
         sums = self._counts[self._entry != _OPEN].sum(axis=0).tolist()
         return Counter({state: count for state, count in zip(_STATES, sums, strict=True) if count})
 
-    def failed(self) -> list[str]:
+    def failed_uris(self) -> list[str]:
         """Return the URIs of closed sources with a failed clip, or that failed themselves."""
         failed = (self._entry != _OPEN) & (self._counts[:, _STATES.index("failed")] > 0)
         return [self.sources[index].uri for index in np.flatnonzero(failed).tolist()]
@@ -225,7 +225,7 @@ class ClosedSources:
         self._settle()
         if self._whole[partition] == self.version + 1:
             return self._clips.read(partition).drop_columns([_ENTRY])
-        table = self._clips.stacked(partition)
+        table = self._clips.stack(partition)
         source_indices = column(table, "source").to_numpy()
         current = by_span(filter_rows(table, self._entry[source_indices] == column(table, _ENTRY).to_numpy()))
         if current is not table or self._clips.parts(partition) > 1:

@@ -73,7 +73,7 @@ class KeptClips:
         )
 
     @staticmethod
-    def joined(parts: "list[KeptClips]") -> "KeptClips":
+    def concat(parts: "list[KeptClips]") -> "KeptClips":
         """Return the clips of consecutive partitions, and empty their list.
 
         Raises:

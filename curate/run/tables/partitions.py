@@ -79,7 +79,7 @@ class Partitions:
         """Return all rows of a partition."""
         return whole(self.tables(partition), self._schema)
 
-    def stacked(self, partition: int) -> pa.Table:
+    def stack(self, partition: int) -> pa.Table:
         """Return all rows of a partition, in as many pieces as were added."""
         return stack_tables(self.tables(partition), self._schema)
 

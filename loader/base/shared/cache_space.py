@@ -65,7 +65,7 @@ class CacheSpace:
             OSError: the disk is full, or the folder is not writable or no cache folder.
         """
         with self._alone() as state:
-            used = self._make_room(self._used(state), on_disk(size), path)
+            used = self._make_room(self._count_used(state), on_disk(size), path)
             os.pwrite(state, f"{self._boot} {used + on_disk(size):020}\n".encode(), 0)
             self._publish(path, fill)
 
@@ -76,7 +76,7 @@ class CacheSpace:
             OSError: see `place`.
         """
         with self._alone() as state:
-            used, freed = self._used(state), _remove(path)
+            used, freed = self._count_used(state), _remove(path)
             if used is not None:
                 os.pwrite(state, f"{self._boot} {used - freed:020}\n".encode(), 0)
 
@@ -107,7 +107,7 @@ class CacheSpace:
                 used, looks = self._look(size), looks + 1
         return used
 
-    def _used(self, state: int) -> int | None:
+    def _count_used(self, state: int) -> int | None:
         """Return the bytes in use; None if no process has counted them since the machine booted."""
         match = _COUNT.fullmatch(os.pread(state, 64, 0))
         # After a crash of the machine the count may be older than the entries.

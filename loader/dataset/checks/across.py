@@ -77,7 +77,7 @@ class CrossChecks:
             for part in range(self._spans.parts):
                 yield from _span_problems(self._spans.read(part))
         if "scores" in sound:
-            for key in self._found(_SCORED, _INDEX):
+            for key in self._keys_without(_SCORED, _INDEX):
                 yield f"scores.parquet calls {key} kept, but index.parquet does not have it"
 
     def _add_index(self, table: pa.Table) -> None:
@@ -135,9 +135,9 @@ class CrossChecks:
                 yield f"{path} holds samples of {' and '.join(sorted(names))}; a shard is of one split"
 
     def _of_keys(self) -> Iterator[str]:
-        for key in self._found(_INDEX, _KEPT):
+        for key in self._keys_without(_INDEX, _KEPT):
             yield f"accounting.parquet has no kept row for sample {key}"
-        for key in self._found(_KEPT, _INDEX):
+        for key in self._keys_without(_KEPT, _INDEX):
             yield f"accounting.parquet calls {key} kept, but index.parquet does not have it"
         for part in range(self._keys.parts):
             kept_keys = self._kind(part, _KEPT).column("key")
@@ -151,7 +151,7 @@ class CrossChecks:
                 of = f"a duplicate of {row['key']}"
                 yield f"{_where(row)} is {of}, which index.parquet does not have"
 
-    def _found(self, of: int, other: int) -> list[str]:
+    def _keys_without(self, of: int, other: int) -> list[str]:
         """Return keys of one kind that are of no other, sorted."""
         keys: list[str] = []
         for part in range(self._keys.parts):

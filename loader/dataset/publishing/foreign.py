@@ -96,7 +96,7 @@ def publish_foreign(
         schema = from_parquet(to_parquet(INDEX.empty_table())).schema
         index = IndexMaker([shard.record for shard in shards], schema)
         with RowParts(MAYBE_CRC32, index.parts) as rows:
-            index.write(index.divided(rows), rows, folder)
+            index.write(index.divide(rows), rows, folder)
         states, sources = write_accounting(
             folder / "accounting.parquet",
             read_once(_accounting(tars, retained, removed, removals), ACCOUNTING),

@@ -109,7 +109,7 @@ class Publication:
         index = IndexMaker(shards)
         sidecars: Mapping[str, Payload] = {}
         with RowParts(MAYBE_CRC32, index.parts) as rows:
-            divided = index.divided(rows)
+            divided = index.divide(rows)
             # Where two samples share a key, the index names them with their shards.
             with suppress(sqlite3.IntegrityError):
                 sidecars = energon_files(divided, folder)
@@ -182,7 +182,7 @@ class IndexMaker:
         names = DTYPES if self._checked else PLANNED
         return PlanIndex(**{name: self._columns[name] for name in names})
 
-    def divided(self, rows: RowParts) -> Iterator[EnergonShard]:
+    def divide(self, rows: RowParts) -> Iterator[EnergonShard]:
         """Divide the rows among parts that follow each other by key, and yield the shards for Energon meanwhile."""
         borders = self._borders()
         for shard in self._shards:
@@ -214,7 +214,7 @@ class IndexMaker:
         """Write the index sorted by key, and the plan index.
 
         Args:
-            divided: what is left of `divided`.
+            divided: what is left of `divide`.
             rows: rows by part.
             folder: folder for ``index.parquet`` and ``plan.arrow``.
         """

@@ -139,7 +139,7 @@ class TableReader:
         if checks is not None:
             with self.same_revision():
                 check_listed(self.storage, entry, where)
-        with self._opened(entry) as file:
+        with self._open_table(entry) as file:
             for batch in read_batches(file, entry.size, where, TABLES[name], rows, columns):
                 table = pa.Table.from_batches([batch])
                 if checks is not None:
@@ -157,7 +157,7 @@ class TableReader:
         if self._at_once:
             return self.row_numbers.get(key)
         entry = self.manifest.table("index")
-        with self._opened(entry) as file:
+        with self._open_table(entry) as file:
             return find_sorted(file, self.storage.uri(entry.path), "key", key)
 
     def rows_at(self, row_numbers: Places, columns: Sequence[str]) -> pa.Table:
@@ -170,7 +170,7 @@ class TableReader:
         if self._at_once and self.without.isdisjoint(columns):
             return self.index.select(columns).take(pa.array(row_numbers))
         entry = self.manifest.table("index")
-        with self._opened(entry) as file:
+        with self._open_table(entry) as file:
             return read_rows(file, self.storage.uri(entry.path), row_numbers, columns)
 
     @property
@@ -202,7 +202,7 @@ class TableReader:
             raise
 
     @contextmanager
-    def _opened(self, entry: FileEntry) -> Iterator[BinaryIO]:
+    def _open_table(self, entry: FileEntry) -> Iterator[BinaryIO]:
         """Open one version of a table whose checksum is not compared, and which is that of this revision."""
         with explain_missing(self.storage.uri(entry.path)), self.storage.open(entry.path) as file:
             self._refuse_changed()

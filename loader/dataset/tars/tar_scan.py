@@ -83,7 +83,7 @@ class TarScan:
                 key, suffix = entry.found
                 if current is None or current.key != key:
                     if current is not None:
-                        yield current.closed(tape)
+                        yield current.close(tape)
                     tape.sample_begins()
                     current = _Current(key, entry.start)
                 current.begin(Member(suffix, tape.position, entry.size))
@@ -104,7 +104,7 @@ class TarScan:
             lost = f"; {tape.position - at} bytes behind it were not looked at" if tape.position > at else ""
             self.damage.append(f"is damaged or cut off before byte {at}: {error}{lost}")
         if current is not None:
-            yield current.closed(tape)
+            yield current.close(tape)
         self.sha256, self.size = tape.sha256.hexdigest(), tape.position
 
 
@@ -131,7 +131,7 @@ class _Current:
         self.members.append(member)
         self.end = 0
 
-    def closed(self, tape: "_Tape") -> TarSample:
+    def close(self, tape: "_Tape") -> TarSample:
         problem, size = self.problem, max(0, self.end - self.start)
         names = "".join([self.key, *(member.suffix for member in self.members)])
         if not size:

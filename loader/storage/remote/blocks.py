@@ -133,7 +133,7 @@ class BlockReader(io.RawIOBase):
                 f"{self._name} arrived with other bytes than those of its checksum ({check.name}) in the store"
             )
         for each in range(self._checked):  # fetched twice the same, its ETag is no MD5
-            self._disk.fetched(each)
+            self._disk.fetch(each)
 
     def close(self) -> None:
         """Release memory and disk space."""
@@ -159,12 +159,12 @@ class _Disk:
         length = min(self._block_size, self._size - start)
         if self._file is not None and index in self._kept:
             return os.pread(self._file.fileno(), length, start)
-        data = self.fetched(index)
+        data = self.fetch(index)
         if len(self._kept) < self._room and len(data) == length:
             self._keep(index, start, data)
         return data
 
-    def fetched(self, index: int) -> bytes:
+    def fetch(self, index: int) -> bytes:
         """Fetch a block of the object.
 
         Raises:

@@ -64,7 +64,7 @@ class RequestClock:
             raise TimeoutError("the server is too slow")
         return remaining_s
 
-    def passed(self, waited_s: float, count: int) -> None:
+    def record_wait(self, waited_s: float, count: int) -> None:
         """Record a wait and the bytes it transferred.
 
         Raises:
@@ -153,5 +153,5 @@ def _timed_io(sock: socket.socket, clock: RequestClock, move: Callable[[Any], in
     sock.settimeout(clock.left_s())
     began = time.monotonic()
     count = move(data) or 0
-    clock.passed(time.monotonic() - began, count)
+    clock.record_wait(time.monotonic() - began, count)
     return count

@@ -53,7 +53,7 @@ class _Tally:
     samples: int = 0
     seconds: float = 0.0
 
-    def said(self, reason: str) -> str:
+    def describe(self, reason: str) -> str:
         if self.frames:
             shortest, longest = min(self.frames), max(self.frames)
             reason = f"{shortest if shortest == longest else f'{shortest} to {longest}'} frames, {reason}"
@@ -157,7 +157,7 @@ def _reasons(unassigned: Unassigned, second_X: Floats) -> str:
             tally.frames += [int(frames)] if too_few else []
             tally.samples, tally.seconds = tally.samples + count, tally.seconds + second
     ordered = sorted(tallies.items(), key=lambda entry: -entry[1].samples)
-    reasons = [tally.said(limit) for limit, tally in ordered[:_MOST_REASONS]]
+    reasons = [tally.describe(limit) for limit, tally in ordered[:_MOST_REASONS]]
     more = [tally.samples for _, tally in ordered[_MOST_REASONS:]]
     return "; ".join([*reasons, *([f"{sum(more):,} for {len(more)} other reasons"] if more else [])])
 

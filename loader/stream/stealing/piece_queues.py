@@ -56,7 +56,7 @@ class PieceQueues:
                 return index
         return None
 
-    def left(self, home: int, begin: int, end: int) -> int:
+    def count_left(self, home: int, begin: int, end: int) -> int:
         """Return how many of the home's numbers ``begin`` to ``end`` can be taken now, as read from the store."""
         self._last[home] = self._store.get(self._key(home)).decode()
         index = _number(self._last[home])

@@ -125,13 +125,13 @@ class SharedStep:
     def __iter__(self) -> Iterator[Microbatch | Pack]:
         if self._ran:
             raise UsageError(f"step {self.number} was iterated before; a step of shared pieces is run once")
-        yield self._counted(self._first)
+        yield self._count_batch(self._first)
         for _ in range(self._part.fixed - 1):
-            yield self._counted(next(self._batches))
-        while (piece := self._taken()) is not None:
+            yield self._count_batch(next(self._batches))
+        while (piece := self._claim_piece()) is not None:
             while piece not in self._held:
                 self._held[self._unread.popleft()] = next(self._batches)
-            yield self._counted(self._held.pop(piece))
+            yield self._count_batch(self._held.pop(piece))
         self._done = True
         self._held.clear()
         first = self._first
@@ -149,14 +149,14 @@ class SharedStep:
         for _ in self._unread:
             next(self._batches)
 
-    def _taken(self) -> "_Piece | None":
+    def _claim_piece(self) -> "_Piece | None":
         """Claim the next piece: first this rank's own, then those of the home with most pieces left."""
         local_range, *other_ranges = self._part.ranges
         if (index := self._queues.take(*local_range)) is not None:
             return _Piece(local_range.home, index)
         while other_ranges:
             remaining, fullest = max(
-                (self._queues.left(*other), -index) for index, other in enumerate(other_ranges)
+                (self._queues.count_left(*other), -index) for index, other in enumerate(other_ranges)
             )
             if not remaining:
                 break
@@ -164,7 +164,7 @@ class SharedStep:
                 return _Piece(other_ranges[-fullest].home, index)
         return None
 
-    def _counted(self, batch: Microbatch | Pack) -> Microbatch | Pack:
+    def _count_batch(self, batch: Microbatch | Pack) -> Microbatch | Pack:
         self._ran += 1
         # The number of batches is not known yet, and the stream stays before the step until it is over.
         before = self._first.after

@@ -56,7 +56,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _init(options: argparse.Namespace) -> None:
     kind = KINDS[options.kind]
-    config = kind.given(None, []).validate(kind.model())
+    config = kind.read_given(None, []).validate(kind.model())
     if options.json:
         print_json(config.model_dump(mode="json"))
         return
@@ -78,7 +78,7 @@ def _init(options: argparse.Namespace) -> None:
 
 def _show(options: argparse.Namespace) -> None:
     kind = KINDS[options.kind]
-    values = kind.given(options.config, options.set)
+    values = kind.read_given(options.config, options.set)
     config = values.validate(kind.model())
     if options.json:
         origins = {

@@ -76,7 +76,7 @@ def run(options: argparse.Namespace) -> int:
             sets += [(validation, run_scores) for validation in validated_sets(folder)]
         else:
             sets.append((video_set(folder), None))
-    earlier = [None if scores is None else scores.known(videos) for videos, scores in sets]
+    earlier = [None if scores is None else scores.find_known(videos) for videos, scores in sets]
     reference = None if options.reference is None else video_set(options.reference)
     distance = None
     if options.features is not None:

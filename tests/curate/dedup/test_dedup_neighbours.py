@@ -100,7 +100,7 @@ def on_disk(vectors: np.ndarray, seed: int) -> Chosen:
     places = np.random.default_rng(seed).permutation(len(vectors)).astype(np.int32)
     file = VectorFile()
     file.put(np.arange(len(vectors)), vectors[np.argsort(places)].astype(np.float16))
-    found = Vectors.placed(places, file).some(np.arange(len(vectors)))
+    found = Vectors.from_file(places, file).some(np.arange(len(vectors)))
     assert isinstance(found, Chosen)
     return found
 

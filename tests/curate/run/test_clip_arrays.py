@@ -30,14 +30,14 @@ def test_clips_are_found_by_identity_until_their_source_is_cut_again(
     for name, arrays in written.items():
         ledger.blobs.write_arrays(name, arrays)
     clips = ClipArrays(ledger)
-    assert clips.stored(np.array([-1])).tolist() == [[0.0]], "before any was read"
+    assert clips.read_stored(np.array([-1])).tolist() == [[0.0]], "before any was read"
     clips.read(["a", "b"])
     clips.read(["a", "c"])
     ids = ["1-4", "3-6", "9-9", "3-0"]
 
     def check(expected: list[str]) -> None:
         places = clips.find(pa.array(ids), ["a", "c"])
-        found = clips.stored(places)
+        found = clips.read_stored(places)
         assert [one for one, place in zip(ids, places, strict=True) if place >= 0] == expected
         for clip, place, vector in zip(ids, places.tolist(), found, strict=True):
             if clip not in expected:

@@ -218,7 +218,7 @@ def test_qualities_and_words_are_those_of_one_clip() -> None:
     parts = [kept_of(clips[:300]), kept_of(clips[300:])]
     assert (parts[0].quality.dtype, parts[1].quality.dtype) == (np.float64, np.int32)
     left = [list(quality(one)) for one in clips if one.state == "kept" and one.key]
-    assert KeptClips.joined(parts).quality.tolist() == left
+    assert KeptClips.concat(parts).quality.tolist() == left
 
 
 def kept_of(clips: list[Record]) -> KeptClips:
@@ -285,7 +285,7 @@ def test_more_clips_than_columns_hold_are_refused(monkeypatch: pytest.MonkeyPatc
         concat_clips([table, table])
     none = np.zeros(0, bool)
     parts = [KeptClips.of(table.slice(0, 0), none, np.zeros(0, np.int64))] * 2
-    assert len(KeptClips.joined(parts)) == 0
+    assert len(KeptClips.concat(parts)) == 0
     monkeypatch.setattr("reelweave.curate.run.tables.kept.MOST_KEPT", -1)
     with pytest.raises(RunError, match="one run keeps -1 clips; curate parts"):
-        KeptClips.joined(parts)
+        KeptClips.concat(parts)

@@ -349,10 +349,10 @@ def test_inputs_that_name_one_film_say_different_things_of_it(tmp_path: Path) ->
 
 def test_sources_with_segments_are_stored_and_read_back(tmp_path: Path) -> None:
     (found,) = listed(tmp_path, PANDA)
-    assert SourceRef.from_stored(json.loads(json.dumps(found.stored()))) == found
+    assert SourceRef.from_stored(json.loads(json.dumps(found.to_stored()))) == found
     whole = SourceRef("a.mp4", 1, "v", "a boat")
-    assert "segments" not in whole.stored()
-    assert SourceRef.from_stored(whole.stored()) == whole
+    assert "segments" not in whole.to_stored()
+    assert SourceRef.from_stored(whole.to_stored()) == whole
 
 
 @pytest.mark.parametrize(

@@ -211,9 +211,9 @@ def test_other_weights_change_the_shares_and_nothing_else(folder: Path) -> None:
     inner = {"blend": [{"path": "a"}, {"path": "b"}], "name": "mixed"}
     blend = blend_of(folder / "stages.yaml", train={"blend": [inner, {"path": "c"}], "epoch_samples": 100})
     assert blend.shares() == [25, 25, 50]
-    assert blend.reweighted({"mixed/a": 3, "c": 0}).shares() == [75, 25, 0]
-    assert blend.reweighted([0.1, 0.4]).shares() == [10, 10, 80]
-    assert blend.reweighted([1, 1]).fingerprint == blend.fingerprint
+    assert blend.reweight({"mixed/a": 3, "c": 0}).shares() == [75, 25, 0]
+    assert blend.reweight([0.1, 0.4]).shares() == [10, 10, 80]
+    assert blend.reweight([1, 1]).fingerprint == blend.fingerprint
     for wrong, said in (
         ({"mixd": 1}, "did you mean mixed?"),
         ({"mixed": -1}, "weight -1 of mixed"),
@@ -221,5 +221,5 @@ def test_other_weights_change_the_shares_and_nothing_else(folder: Path) -> None:
         ([0, 0], "weight is 0 for all of mixed, c"),
     ):
         with pytest.raises(UsageError) as raised:
-            blend.reweighted(wrong)
+            blend.reweight(wrong)
         assert said in str(raised.value)

@@ -140,7 +140,7 @@ def test_a_sample_that_fits_nowhere_is_listed_with_its_reason(
 ) -> None:
     assignment = assign(index((17, 720, 1280), shape), config())
     assert assignment.bucket_of[1] == -1
-    [(key, reason)] = assignment.unassigned.named(pa.chunked_array([["key0", "key1"]]))
+    [(key, reason)] = assignment.unassigned.iterate_reasons(pa.chunked_array([["key0", "key1"]]))
     assert key == "key1"
     assert words in reason
     assert assignment.unassigned.counts() == {reason: 1}

@@ -48,7 +48,7 @@ def test_the_largest_batch_fits_and_one_more_does_not(cost: LinearQuadraticCost 
 
 def test_a_fit_finds_the_cost_it_was_measured_from() -> None:
     fit = fit_linear_quadratic(measured(WIDE_DIT))
-    found = fit.trusted()
+    found = fit.trusted_cost()
     assert found.token_s == pytest.approx(WIDE_DIT.token_s, rel=0.03)
     assert found.square_s == pytest.approx(WIDE_DIT.square_s, rel=0.03)
     assert fit.mean_error < 0.02
@@ -69,16 +69,16 @@ def test_on_a_wide_model_the_power_law_is_the_worse_one_and_refused() -> None:
     power, both = fit_power(timings), fit_linear_quadratic(timings)
     assert power.worst_error > 0.4 > 0.05 > both.worst_error
     with pytest.raises(UsageError, match=r"power cost cannot be trusted.* off by"):
-        power.trusted()
+        power.trusted_cost()
 
 
 def test_too_few_or_too_similar_shapes_are_refused_in_words() -> None:
     timings = measured(WIDE_DIT)
     lengths = np.unique(timings.length)
     with pytest.raises(UsageError, match="3 sequence lengths"):
-        fit_linear_quadratic(timings.where(np.isin(timings.length, lengths[:3]))).trusted()
+        fit_linear_quadratic(timings.where(np.isin(timings.length, lengths[:3]))).trusted_cost()
     with pytest.raises(UsageError, match="4 times"):
-        fit_linear_quadratic(timings.where(np.isin(timings.length, lengths[:5]))).trusted()
+        fit_linear_quadratic(timings.where(np.isin(timings.length, lengths[:5]))).trusted_cost()
 
 
 def test_noise_widens_the_interval_and_ends_trust() -> None:
@@ -95,18 +95,18 @@ def test_trust_follows_from_the_time_that_errors_lose(noise: float, times: int, 
     fit = fit_linear_quadratic(Timings(*map(np.concatenate, columns)))
     assert (fit.lost < 0.05) == trusted
     if trusted:
-        assert fit.trusted() == fit.cost
+        assert fit.trusted_cost() == fit.cost
     else:
         assert fit.lost == pytest.approx(0.12, abs=0.03)  # what a plan's report says of costs 10 % off
         with pytest.raises(UsageError, match=r"lose \d+\.\d% of their time.*several times"):
-            fit.trusted()
+            fit.trusted_cost()
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.02])
 def test_times_that_do_not_grow_are_refused(noise: float) -> None:
     timings = measured(LinearQuadraticCost(fixed_s=0.5, token_s=0, square_s=0), noise)
     with pytest.raises(UsageError, match="hardly grow with B and S"):
-        fit_linear_quadratic(timings).trusted()
+        fit_linear_quadratic(timings).trusted_cost()
 
 
 def test_a_fit_is_the_same_on_every_run() -> None:

@@ -186,7 +186,7 @@ def test_samples_of_a_large_dataset_are_read_without_its_index(
 )
 def test_a_sample_without_its_whole_row_is_known(change: Callable[[Row], object]) -> None:
     sample = make_sample(1)
-    row, contents = sample.finished()
+    row, contents = sample.finish()
     told = json.loads(dict(contents)["json"])
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as tar:

@@ -33,7 +33,7 @@ def mixed(frames: tuple[int, ...], samples: int = 9000) -> Assignment:
 
 
 def idle_of(plan: EpochPlan, steps: int) -> float:
-    placed = (plan.placed(step) for step in range(steps))
+    placed = (plan.place_step(step) for step in range(steps))
     return float(np.mean([idle(plan.costs(members), placement) for members, placement in placed]))
 
 

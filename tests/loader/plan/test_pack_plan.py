@@ -72,7 +72,7 @@ def test_packs_mix_shapes_and_cost_the_same() -> None:
     plan = plan_epoch(assignment, 3, 0, StepLayout(8, 2, "balanced", "pack"))
     idle = []
     for step in range(len(plan) - 1):
-        members, placement = plan.placed(step)
+        members, placement = plan.place_step(step)
         loads = np.bincount(placement.rank, plan.costs(members))
         idle.append(1 - loads.mean() / loads.max())
         kinds = [len(set(assignment.bucket_of[micro.rows].tolist())) for micro in plan[step].microbatches]

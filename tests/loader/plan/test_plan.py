@@ -173,7 +173,7 @@ def counts_at_places(parts: Assignment, layout: StepLayout, plans: int) -> np.nd
     counts = np.zeros((len(parts.bucket_of), places))
     for plan in (plan_epoch(parts, seed, 0, layout) for seed in range(plans)):
         for place in range(places):
-            counts[plan.drawn(np.array([place])), place] += 1
+            counts[plan.draws_of(np.array([place])), place] += 1
     return counts
 
 

@@ -156,9 +156,9 @@ LIMITS = RequestLimits(window_s=10, window_bytes=100, whole_s=60)
 
 def test_waiting_without_enough_bytes_ends_with_the_window():
     clock = RequestClock(LIMITS)
-    clock.passed(4, 99)
+    clock.record_wait(4, 99)
     assert clock.left_s() == 6
-    clock.passed(6, 0)
+    clock.record_wait(6, 0)
     with pytest.raises(TimeoutError):
         clock.left_s()
 
@@ -166,22 +166,22 @@ def test_waiting_without_enough_bytes_ends_with_the_window():
 def test_enough_bytes_begin_a_new_window_until_all_time_is_over():
     clock = RequestClock(LIMITS)
     for _ in range(6):
-        clock.passed(9, 100)
+        clock.record_wait(9, 100)
     assert clock.left_s() == 6
     clock.phase()
-    clock.passed(6, 100)
+    clock.record_wait(6, 100)
     with pytest.raises(TimeoutError):
         clock.left_s()
 
 
 def test_a_phase_has_its_own_window_and_its_own_bytes():
     clock = RequestClock(LIMITS)
-    clock.passed(9, 1)
+    clock.record_wait(9, 1)
     clock.phase(most_bytes=10)
     assert clock.left_s() == 10
-    clock.passed(0, 10)
+    clock.record_wait(0, 10)
     with pytest.raises(ConnectionError):
-        clock.passed(0, 1)
+        clock.record_wait(0, 1)
 
 
 def test_an_endpoint_leads_to_no_other_host(server):

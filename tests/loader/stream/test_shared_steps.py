@@ -91,7 +91,7 @@ def test_every_number_is_taken_once_by_ranks_that_are_apart_by_steps() -> None:
             while (number := claims.take(rank, begin, end)) is not None:
                 found[rank].append((rank, number))
             other = (rank + 1) % ranks
-            while generator.random() < 0.8 and claims.left(other, begin, end):
+            while generator.random() < 0.8 and claims.count_left(other, begin, end):
                 if (number := claims.take(other, begin, end)) is not None:
                     found[rank].append((other, number))
 

@@ -49,7 +49,7 @@ def test_every_sample_counts_once_per_epoch_over_all_ranks(dataset: Dataset, wor
         assert len({(micro.epoch, micro.step, micro.step_samples) for micro in step}) == 1
         assert sum(micro.weight for micro in step) == pytest.approx(1)
         assert sum(len(micro.keys) for micro in step if micro.weight) == step[0].step_samples
-    without = streams[0].assignment.unassigned.named(dataset.index.column("key"))
+    without = streams[0].assignment.unassigned.iterate_reasons(dataset.index.column("key"))
     assert list(without) == [(SHAPELESS, "4 frames, the smallest bucket has 5")]
 
 

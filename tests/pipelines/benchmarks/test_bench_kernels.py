@@ -81,7 +81,7 @@ def test_runs_that_differ_are_told() -> None:
         dx, *others = norm_modulate.backward(*arguments)
         return dx + torch.rand(()), *others
 
-    unsteady = EAGER.replaced(norm_modulate_backward=noisy)
+    unsteady = EAGER.replace(norm_modulate_backward=noisy)
     plan = Plan([partial(NormModulate, KernelCase(1, 12, 16))], compiled=False, runs=3)
     result = bench_kernels(plan, CPU, {"unsteady": unsteady})
     assert [row["same_bits"] for row in result["rows"] if row["ours"]] == [None, False]

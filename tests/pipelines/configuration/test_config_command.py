@@ -22,7 +22,7 @@ def test_a_file_to_start_from_is_the_configuration_of_the_package(name: str, tmp
     done = reelweave("config", "init", name, "--out", file)
     assert (done.returncode, done.stderr) == (0, "")
     model = kind.model()
-    assert resolve(model, file, []) == kind.given(None, []).validate(model)
+    assert resolve(model, file, []) == kind.read_given(None, []).validate(model)
     assert reelweave("config", "init", name).stdout == file.read_text()
     again = reelweave("config", "init", name, "--out", file)
     assert again.returncode == 2
@@ -74,7 +74,7 @@ def test_a_key_is_explained(tmp_path: Path) -> None:
 
 def test_a_kept_configuration_is_the_same_and_holds_no_credentials(tmp_path: Path) -> None:
     changes = ["dataset=https://me:PASS@host/ds", "train.optimizer.lr=1e-5", "train.model.layers=3"]
-    config = KINDS["train"].given(None, changes).validate(TrainRunConfig)
+    config = KINDS["train"].read_given(None, changes).validate(TrainRunConfig)
     text = kept_yaml(config, ["train", "--config", "https://me:PASS@host/x"])
     assert "PASS" not in text
     (tmp_path / "kept.yaml").write_text(text)

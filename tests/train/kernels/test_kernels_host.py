@@ -125,13 +125,13 @@ def test_the_check_sees_what_is_wrong(launcher):
     case = Case(False, "sample", 5, 64)
     pair = PairCase((5, 5, 3, 3, 64), BF16, F32, across=False, turn="half")
     for broken, seen_by in (
-        (kernels.replaced(norm_modulate=off_by_a_bit), case),
-        (kernels.replaced(norm_modulate=wrong_statistics), case),
-        (kernels.replaced(norm_modulate_backward=swapped), case),
-        (kernels.replaced(norm_modulate_backward=different), case),
-        (kernels.replaced(qk_norm=wrong_norms), pair),
-        (kernels.replaced(qk_norm=turned_the_wrong_way), pair),
-        (kernels.replaced(qk_norm_backward=of_queries_for_keys), pair),
+        (kernels.replace(norm_modulate=off_by_a_bit), case),
+        (kernels.replace(norm_modulate=wrong_statistics), case),
+        (kernels.replace(norm_modulate_backward=swapped), case),
+        (kernels.replace(norm_modulate_backward=different), case),
+        (kernels.replace(qk_norm=wrong_norms), pair),
+        (kernels.replace(qk_norm=turned_the_wrong_way), pair),
+        (kernels.replace(qk_norm_backward=of_queries_for_keys), pair),
     ):
         assert list(check.failures(kernels, CPU, [seen_by])) == []
         assert len(list(check.failures(broken, CPU, [seen_by]))) == 1

@@ -64,7 +64,7 @@ def test_the_cases_of_the_start_find_a_wrong_operator_and_pass_right_ones():
 
     cpu = torch.device("cpu")
     assert not list(failures(REFERENCES, cpu, START))
-    wrong = list(failures(REFERENCES.replaced(norm_modulate=off), cpu, START))
+    wrong = list(failures(REFERENCES.replace(norm_modulate=off), cpu, START))
     assert [one.split(" of")[0] for one in wrong] == ["layer_norm_modulate"] * 2
 
 

@@ -38,11 +38,11 @@ def test_who_waited_for_whom_follows_from_sums_over_the_ranks():
     assert {one.waits_clause() for one in ranks} == {expected}
     assert ranks[0].waits_clause() == ""
     for one in ranks:
-        waits = one.taken()
+        waits = one.take_waits()
         assert (waits.steps, waits.last, waits.peak_gib) == (2, [1, 0, 1], None)
         assert waits.wait_s == pytest.approx([2.0, 1.5, 0.0])
         assert waits.seconds == pytest.approx(3.5 + sum([0.5, 1.0, 0.5]) / 3 + 2.0)
-        assert one.taken().steps == 0
+        assert one.take_waits().steps == 0
 
 
 def test_parts_add_up_and_leave_out_nothing(tmp_path):

@@ -139,7 +139,7 @@ def traffic(ranks: ContextParallel) -> dict[str, float]:
         a + b
         for a, b in zip(
             ulysses_bytes(whole, within, ulysses_rank),
-            ring_bytes(share, cut.joined(near), ring_rank),
+            ring_bytes(share, cut.join(near), ring_rank),
             strict=True,
         )
     ]

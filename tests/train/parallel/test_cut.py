@@ -21,9 +21,9 @@ def test_parts_cover_the_sequence_and_differ_by_one_token_at_most(tokens, ranks)
 
 def test_adjacent_parts_join_to_those_of_fewer_ranks():
     cut = Partition((3, 0, 5, 2))
-    assert cut.joined(2) == Partition((3, 7))
-    assert cut.joined(4) == Partition((10,))
-    assert cut.joined(1) == cut
+    assert cut.join(2) == Partition((3, 7))
+    assert cut.join(4) == Partition((10,))
+    assert cut.join(1) == cut
 
 
 def test_samples_are_counted_in_each_part():

@@ -171,14 +171,14 @@ class AgreedStep:
         del inputs
         if degree > 1:
             with self._clock.part("sync"):
-                outputs = self._gathered(handoff, outputs, run)
+                outputs = self._gather_parts(handoff, outputs, run)
         if self._rank in handoff.takers:
             self._kept[cascade] = outputs
         if handoff.message and handoff.message.source == self._rank:
             self._send(handoff, outputs)
         return began
 
-    def _gathered(
+    def _gather_parts(
         self, handoff: Handoff, local_outputs: Sequence[torch.Tensor], run: Run
     ) -> list[torch.Tensor]:
         """Gather all parts of a cascade on all ranks of its group."""
@@ -199,7 +199,7 @@ class AgreedStep:
         """Run a DiT cascade and return its begin."""
         with self._clock.part("sync"):
             module_outputs = {
-                module: self._taken(handoff)
+                module: self._take_output(handoff)
                 for module in (Module.TEXT, Module.VAE)
                 if (handoff := self._handoffs.get(Cascade(run.cascade.sample, module)))
             }
@@ -208,7 +208,7 @@ class AgreedStep:
         self._work.train(run.cascade.sample, module_outputs, context, run.gpus[0] == self._rank)
         return began
 
-    def _taken(self, handoff: Handoff) -> list[torch.Tensor]:
+    def _take_output(self, handoff: Handoff) -> list[torch.Tensor]:
         """Return the output of a module on this rank of the DiT."""
         tensors = None
         if self._rank in handoff.givers:

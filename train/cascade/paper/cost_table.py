@@ -91,8 +91,9 @@ class CostTable:
                 row = self._row(module, sample, sample_index)
                 if not set(table_degrees).intersection(row):
                     raise UsageError(
-                        f"sample {sample_index}: {self.name} has the {module.name} of {self._told(sample)} with degree"
-                        f" {_list_degrees(row)} alone, and asked for is {_list_degrees(degrees or table_degrees)}"
+                        f"sample {sample_index}: {self.name} has the {module.name} of {self._describe(sample)}"
+                        f" with degree {_list_degrees(row)} alone, and asked for is"
+                        f" {_list_degrees(degrees or table_degrees)}"
                     )
                 for degree_index, degree in enumerate(table_degrees):
                     if degree in row:
@@ -121,7 +122,7 @@ class CostTable:
         values = {**dict(sample), "length": sample.tokens}
         return tuple(values[column] for column in self.columns)
 
-    def _told(self, sample: TraceBatch) -> str:
+    def _describe(self, sample: TraceBatch) -> str:
         return _shape(self.columns, self._key(sample))
 
 

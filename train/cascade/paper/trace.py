@@ -38,7 +38,7 @@ class TraceBatch(Settings):
     batch: int = Field(1, ge=1, le=_MOST, description="number of videos, B")
 
     @model_validator(mode="after")
-    def _known(self) -> "TraceBatch":
+    def _check_known(self) -> "TraceBatch":
         if not self.tokens and not self.frames:
             raise ValueError("a sample needs frames, height and width, or tokens")
         return self

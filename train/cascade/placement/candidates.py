@@ -40,7 +40,7 @@ class CandidateSites:
         else:
             groups = self._across(degree, open_gpus, favourites)
         for group in groups:
-            yield self._chosen(degree, {node: open_gpus[node] for node in group}, favourites)
+            yield self._choose_gpus(degree, {node: open_gpus[node] for node in group}, favourites)
 
     def _brokers(self, fitting_nodes: Iterable[tuple[int, int]]) -> list[int]:
         """Return the tightest node with a broker, unless all nodes have one."""
@@ -86,7 +86,7 @@ class CandidateSites:
                 common.intersection_update(open_gpus[nearest])
             yield group
 
-    def _chosen(
+    def _choose_gpus(
         self, degree: int, open_gpus: dict[int, list[int]], favourites: dict[int, set[int]]
     ) -> list[int]:
         """Return GPUs of these nodes in even shares, aligned to the same numbers where free."""

@@ -154,7 +154,7 @@ class _Search:
             for other in producers:
                 self._after[other].append(run_index)
         self._weight = [round((run.end_s - run.start_s) * 1e6) for run in schedule.runs]
-        self._cost = [self._judged(run_index) for run_index in range(len(schedule.runs))]
+        self._cost = [self._judge_runs(run_index) for run_index in range(len(schedule.runs))]
         self.total = _sum(self._cost)
 
     def run(self, tries: int) -> int:
@@ -169,7 +169,7 @@ class _Search:
                 if self._excess(run_index) <= NOTHING:
                     continue
                 for mover, target in self._moves(run_index):
-                    if self._judged(run_index, {mover: target}) >= self._cost[run_index]:
+                    if self._judge_runs(run_index, {mover: target}) >= self._cost[run_index]:
                         continue
                     if tries <= 0:
                         return 0
@@ -191,7 +191,7 @@ class _Search:
             self._alone[degree] = min(levels(self._topology, gpus, (), self._priorities) for gpus in proposed)
         return self._alone[degree]
 
-    def _judged(self, run_index: int, instead: Mapping[int, list[int]] = _AS_IT_IS) -> Levels:
+    def _judge_runs(self, run_index: int, instead: Mapping[int, list[int]] = _AS_IT_IS) -> Levels:
         """Return the cost of a cascade, with other GPUs for some runs."""
 
         def of(index: int) -> list[int]:
@@ -230,7 +230,7 @@ class _Search:
         done = self.board.move(mover, target)
         moved = {run_index for _, _, chain in done for run_index in chain}
         touched = moved.union(*(self._after[run_index] for run_index in moved))
-        now = {run_index: self._judged(run_index) for run_index in touched}
+        now = {run_index: self._judge_runs(run_index) for run_index in touched}
         change = [
             new - old
             for new, old in zip(

@@ -103,7 +103,7 @@ class Cascades:
         self._chosen: Representatives | None = None
         self._online = OnlineCorrection(cascade.correction, self._menu, self.topology.gpus_per_node)
         self._order = self._online.found.order
-        self.prefetcher = PlanPrefetcher(self._planned)
+        self.prefetcher = PlanPrefetcher(self._plan_step)
         self._stream: LookaheadStream | None = None
 
     def prefetch_from(self, stream: object) -> None:
@@ -154,7 +154,7 @@ class Cascades:
             return
         self._chosen.sum_(self._world, gradients)
 
-    def shown(self, step: int, out: Path) -> str | None:
+    def write_timeline(self, step: int, out: Path) -> str | None:
         """Write the timeline of the last step if one is due; a collective.
 
         Args:
@@ -198,12 +198,12 @@ class Cascades:
             self._order = order
             self._pool.use(order.groups(self._menu))
 
-    def _planned(self, shapes: Sequence[BatchShape], step: int, learned: Learned) -> PlacedPlan:
+    def _plan_step(self, shapes: Sequence[BatchShape], step: int, learned: Learned) -> PlacedPlan:
         problem = problem_of(
             *(shapes, self._costs, self._world.size, self._degrees),
             *(self._memory_bytes, self._places, self._block),
         )
-        return self._online.planned(problem, (self._config.losses.seed + step) % _SEEDS, learned)
+        return self._online.plan_step(problem, (self._config.losses.seed + step) % _SEEDS, learned)
 
 
 def degrees_of(requested: Sequence[int] | None, dit: Denoiser, ranks: int) -> tuple[int, ...]:

@@ -47,7 +47,7 @@ class OnlineCorrection:
             estimate = correction(self._window, self._config)
             self.found = Learned(self._order.observe(estimate.slow), estimate)
 
-    def planned(self, problem: Problem, seed: int, learned: Learned) -> PlacedPlan:
+    def plan_step(self, problem: Problem, seed: int, learned: Learned) -> PlacedPlan:
         """Plan a step; a pure function.
 
         Args:

@@ -97,12 +97,12 @@ class StepTimeline:
     def write(self, folder: Path, gpus_per_node: int) -> None:
         """Write a self-contained HTML page and a trace for ui.perfetto.dev."""
         folder.mkdir(parents=True, exist_ok=True)
-        panels = [self._planned(), Panel("executed", self.executed)]
+        panels = [self._planned_panel(), Panel("executed", self.executed)]
         (folder / f"{self.name}.json").write_text(json.dumps(trace(panels, gpus_per_node)))
         html = page(panels, self.summary, gpus_per_node)
         (folder / f"{self.name}.html").write_text(html, encoding="utf-8")
 
-    def _planned(self) -> Panel:
+    def _planned_panel(self) -> Panel:
         if self.measured or not self.schedule.makespan_s:
             return Panel("planned", self.schedule)
         # Scale nominal seconds, which are not comparable to measured ones.

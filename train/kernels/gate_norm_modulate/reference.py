@@ -34,7 +34,7 @@ def forward(
     normed = norm.forward(h)
     out = modulated(normed.n, scale, shift, y_BLD, cu_seqlens).to(y_BLD.dtype)
     h, out = (tokens.reshape(y_BLD.shape).contiguous() for tokens in (h, out))
-    return h, out, *norm.saved(normed, y_BLD)
+    return h, out, *norm.saved_moments(normed, y_BLD)
 
 
 def backward(

@@ -29,7 +29,7 @@ def forward(
     x = cut(x_BLD, scale, cu_seqlens)
     normed = norm.forward(x)
     y = modulated(normed.n, scale, shift, x_BLD, cu_seqlens)
-    return y.to(x.dtype).reshape(x_BLD.shape).contiguous(), *norm.saved(normed, x_BLD)
+    return y.to(x.dtype).reshape(x_BLD.shape).contiguous(), *norm.saved_moments(normed, x_BLD)
 
 
 def backward(

@@ -52,17 +52,17 @@ class Norm(NamedTuple):
         mean = wide.new_zeros(1) if self.rms else wide.mean(dim=-1, keepdim=True)
         # Two passes, since E[x^2] - E[x]^2 cancels for |mean| >> deviation.
         rstd = torch.rsqrt((wide - mean).square().mean(dim=-1, keepdim=True) + self.eps)
-        return self._applied(x, mean, rstd)
+        return self._apply(x, mean, rstd)
 
     def again(self, x: torch.Tensor, mean_BL: torch.Tensor, rstd_BL: torch.Tensor) -> Normed:
-        """Recompute the result of `forward` from `saved` statistics."""
+        """Recompute the result of `forward` from `saved_moments`."""
         if self._by_aten:
             return self.forward(x)
         shape = (*x.shape[:-1], 1)
         mean = rstd_BL.new_zeros(1) if self.rms else mean_BL.reshape(shape)
-        return self._applied(x, mean, rstd_BL.reshape(shape))
+        return self._apply(x, mean, rstd_BL.reshape(shape))
 
-    def saved(self, normed: Normed, x_BLD: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def saved_moments(self, normed: Normed, x_BLD: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return mean (empty for the RMS norm) and rstd of each token, [B, L], in the accumulator's dtype."""
         tokens, dtype = x_BLD.shape[:-1], accumulator(x_BLD.dtype)
         rstd_BL = normed.rstd.to(dtype).reshape(tokens)
@@ -112,7 +112,7 @@ class Norm(NamedTuple):
             None if self.bias is None else self.bias.to(x.dtype),
         )
 
-    def _applied(self, x: torch.Tensor, mean: torch.Tensor, rstd: torch.Tensor) -> Normed:
+    def _apply(self, x: torch.Tensor, mean: torch.Tensor, rstd: torch.Tensor) -> Normed:
         dtype = accumulator(x.dtype)
         n = (x.to(dtype) - mean) * rstd
         if self.weight is not None:
@@ -128,7 +128,7 @@ def _as(parameter: torch.Tensor | None, gradient: torch.Tensor, x: torch.Tensor)
 
 
 def empty_statistics(x_BLD: torch.Tensor, rms: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return uninitialized tensors shaped like `Norm.saved`."""
+    """Return uninitialized tensors shaped like `Norm.saved_moments`."""
     tokens, dtype = x_BLD.shape[:-1], accumulator(x_BLD.dtype)
     return x_BLD.new_empty(0 if rms else tokens, dtype=dtype), x_BLD.new_empty(tokens, dtype=dtype)
 

@@ -47,7 +47,7 @@ class Mlflow:
         self._point: Callable[..., Any] = Metric
         self._client = mlflow.MlflowClient()
         try:
-            self._id = self._begun(out / _MLFLOW_ID, config)
+            self._id = self._begin_run(out / _MLFLOW_ID, config)
             params = [
                 Param(key, value[:_MOST_CHARACTERS]) for key, value in _flat(run.model_dump(mode="json"))
             ]
@@ -76,7 +76,7 @@ class Mlflow:
         self._look()
         self._sender.shutdown(wait=False, cancel_futures=True)
 
-    def _begun(self, id_file: Path, config: MlflowConfig) -> str:
+    def _begin_run(self, id_file: Path, config: MlflowConfig) -> str:
         """Return the identity of the run, begun now or by the process before."""
         if id_file.exists():
             run_id = id_file.read_text(encoding="utf-8").strip()

@@ -151,7 +151,7 @@ class ContextParallel:
 
     def _blocks(self, cut: Partition) -> Partition:
         """Return the part of each Ulysses group, the unit that travels around the ring."""
-        return cut.joined(dist.get_world_size(self.ulysses))
+        return cut.join(dist.get_world_size(self.ulysses))
 
     def _near(self, cut: Partition) -> Partition:
         """Return the parts within this rank's Ulysses group."""

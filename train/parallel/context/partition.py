@@ -39,7 +39,7 @@ class Partition:
         """Return a rank's slice of the sequence."""
         return slice(self.ends[rank], self.ends[rank + 1])
 
-    def joined(self, ranks: int) -> "Partition":
+    def join(self, ranks: int) -> "Partition":
         """Merge every ``ranks`` adjacent parts."""
         return Partition(tuple(end - start for start, end in pairwise(self.ends[::ranks])))
 

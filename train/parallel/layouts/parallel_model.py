@@ -94,7 +94,7 @@ class ParallelModel:
         self._pace = Pace(ranks.world.device)
 
     def share(self) -> None:
-        """Make all ranks start from equal weights, including values written through `placed`."""
+        """Make all ranks start from equal weights, including values written through `place`."""
         self.ranks.along(*SUMMED).broadcast_(list(self.weights.values()))
 
     def zero_gradients(self) -> None:
@@ -222,7 +222,7 @@ class ParallelModel:
     def refresh(self) -> None:
         """Make the model compute with the values in ``weights``, wherever it holds copies of them; a collective."""
 
-    def placed(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    def place(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Return tensors placed like the weights, by name: plain if whole, otherwise DTensors; in the same memory.
 
         Values written into weights through them take effect at the next `share`.
@@ -230,7 +230,7 @@ class ParallelModel:
         return {name: pieces.place_piece(tensor, self._wholes[name]) for name, tensor in tensors.items()}
 
     def optimizer_state(self) -> dict[str, torch.Tensor]:
-        """Return the optimizer's state, named WEIGHT.NAME and placed as in `placed`."""
+        """Return the optimizer's state, named WEIGHT.NAME and placed as in `place`."""
         return {
             name: pieces.place_piece(tensor, self._wholes[key]) if tensor.ndim else tensor
             for key, weight in self.weights.items()

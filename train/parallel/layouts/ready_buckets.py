@@ -29,7 +29,7 @@ class ReadyBuckets:
         self._armed, self.begun = False, 0
         for index, bucket in enumerate(buckets):
             for parameter in bucket:
-                hook: Any = partial(self._completed, index)
+                hook: Any = partial(self._complete, index)
                 parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]  # torch's own
 
     def arm(self) -> None:
@@ -46,7 +46,7 @@ class ReadyBuckets:
         self.begun = len(self._sizes)
 
     @torch.no_grad()
-    def _completed(self, index: int, _: torch.Tensor) -> None:
+    def _complete(self, index: int, _: torch.Tensor) -> None:
         if not self._armed:
             return
         self._missing[index] -= 1

@@ -36,10 +36,10 @@ class FittingDecoder:
         Raises:
             UsageError: no tiles keep the budget.
         """
-        plan = self._planned(size, videos, None)
+        plan = self._plan(size, videos, None)
         if budget_bytes is None or plan.peak_bytes <= budget_bytes:
             return plan
-        return self._planned(size, videos, budget_bytes)
+        return self._plan(size, videos, budget_bytes)
 
     def fits(self, size: tuple[int, int, int], free_bytes: int | None, videos: int = 1) -> bool:
         """Return whether a decode in the tiles that it would have with all memory fits what is free now.
@@ -51,7 +51,7 @@ class FittingDecoder:
         """
         return free_bytes is None or self.plan(size, videos, self.budget_bytes).peak_bytes <= free_bytes
 
-    def _planned(self, size: tuple[int, int, int], videos: int, budget_bytes: int | None) -> DecodePlan:
+    def _plan(self, size: tuple[int, int, int], videos: int, budget_bytes: int | None) -> DecodePlan:
         key = (size, videos, budget_bytes)
         if key not in self._plans:
             tiled = self.tiled

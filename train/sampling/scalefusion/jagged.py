@@ -43,7 +43,7 @@ class JaggedAxis:
     @cached_property
     def slices(self) -> Partition:
         """The slices, of all ranks together."""
-        return self.cells.joined(self.ranks)
+        return self.cells.join(self.ranks)
 
     def part(self, slice_index: int, rank: int) -> slice:
         """Return a rank's part of a slice."""

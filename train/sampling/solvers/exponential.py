@@ -69,13 +69,13 @@ class UniPC:
     def step(self, x: torch.Tensor, index: int) -> torch.Tensor:
         clean, _ = self.estimate(x, index)
         if self._start is not None:
-            x = self._moved(self._start, index - 1, self._last_order, clean)
+            x = self._move(self._start, index - 1, self._last_order, clean)
         self._seen = [*self._seen[1 - self.order or len(self._seen) :], clean]
         self._start = x
         self._last_order = min(self.order, len(self._seen), len(self.points) - 1 - index)
-        return self._moved(x, index, self._last_order, None)
+        return self._move(x, index, self._last_order, None)
 
-    def _moved(self, x: torch.Tensor, index: int, order: int, arrived: torch.Tensor | None) -> torch.Tensor:
+    def _move(self, x: torch.Tensor, index: int, order: int, arrived: torch.Tensor | None) -> torch.Tensor:
         """Return the state after a step: predicted, or corrected by the clean latent that is seen at its end."""
         start, end = self.points[index : index + 2]
         clean = self._seen[-1]

@@ -27,9 +27,9 @@ class Euler:
 
     def step(self, x: torch.Tensor, index: int) -> torch.Tensor:
         clean, eps = self.estimate(x, index)
-        return self._moved(x, index, clean, eps)
+        return self._move(x, index, clean, eps)
 
-    def _moved(self, x: torch.Tensor, index: int, clean: torch.Tensor, eps: torch.Tensor) -> torch.Tensor:
+    def _move(self, x: torch.Tensor, index: int, clean: torch.Tensor, eps: torch.Tensor) -> torch.Tensor:
         start, end = self.points[index : index + 2]
         return x + (end.signal - start.signal) * clean + (end.noise - start.noise) * eps
 
@@ -43,8 +43,8 @@ class Heun(Euler):
 
     def step(self, x: torch.Tensor, index: int) -> torch.Tensor:
         clean, eps = self.estimate(x, index)
-        ahead = self._moved(x, index, clean, eps)
+        ahead = self._move(x, index, clean, eps)
         if index + 2 == len(self.points):
             return ahead
         next_clean, next_eps = self.estimate(ahead, index + 1)
-        return self._moved(x, index, (clean + next_clean) / 2, (eps + next_eps) / 2)
+        return self._move(x, index, (clean + next_clean) / 2, (eps + next_eps) / 2)

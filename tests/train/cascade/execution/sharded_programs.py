@@ -104,7 +104,7 @@ class ShardedRunner:
         assert all(isinstance(one, DTensor) for one in dit.parameters()), "weights are left gathered"
         layout.sum_gradients()
         gradients = {name: weight.grad for name, weight in layout.weights.items()}
-        found = pieces.gather_tensors(layout.placed(gradients))
+        found = pieces.gather_tensors(layout.place(gradients))
         most = self.world.largest(peak.values)
         if self.world.rank:
             return 0.0, most

@@ -44,7 +44,7 @@ def after_steps(problem, noise, steps=6, correction=True):
         CorrectionConfig() if correction else None, GroupMenu.of(GPUS, problem.degrees_K), per_node=8
     )
     for step in range(steps):
-        planned = online.planned(problem, step, online.found)
+        planned = online.plan_step(problem, step, online.found)
         online.observe(planned, by_ranks(really(problem, planned.schedule, noise, step)))
     return online
 
@@ -72,7 +72,7 @@ def test_a_slow_rank_is_named_and_planned_around(problem):
     assert 5 in online.found.order.ranks[-len(online.found.correction.slow) :]
 
     def executed_s(found):
-        placed = online.planned(problem, 0, found).schedule
+        placed = online.plan_step(problem, 0, found).schedule
         return execute(
             placed, Noise(sigma=0, slow={5: 2.0}).factors(placed, np.random.default_rng(0))
         ).makespan_s
