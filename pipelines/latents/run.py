@@ -40,9 +40,10 @@ from reelweave.pipelines.latents.work import (
     WrittenShard,
     stage,
 )
+from reelweave.train.latents.cut_count import CutCount
 from reelweave.train.latents.identity import text_identity, tokenizer_identity
 from reelweave.train.latents.plan import PlannedShard
-from reelweave.train.latents.shard import CutCount, ShardWriter
+from reelweave.train.latents.shard import ShardWriter
 
 _NOTE = "latents"
 
@@ -138,9 +139,7 @@ def _make(
     filled: list[ShardRecord] = [shard for shard in shards if shard.rows]
     publish_version(source, storage, filled, failed, asked, latents, files)
     _tidy(Dataset(storage, config.storage))
-    return CutCount(
-        sum(shard.cut_count.captions for shard in shards), sum(shard.cut_count.cut for shard in shards)
-    )
+    return sum((shard.cut_count for shard in shards), CutCount())
 
 
 def _tidy(made: Dataset) -> None:

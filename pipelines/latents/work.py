@@ -11,9 +11,10 @@ from reelweave.curate.run.shard import close_shard
 from reelweave.loader.dataset import ShardRecord
 from reelweave.loader.errors import UsageError
 from reelweave.pipelines.configuration.train_config import TrainRunConfig
+from reelweave.train.latents.cut_count import CutCount
 from reelweave.train.latents.encoders import Encoders
 from reelweave.train.latents.plan import PlannedShard
-from reelweave.train.latents.shard import CutCount, Failed, ShardWriter
+from reelweave.train.latents.shard import Failed, ShardWriter
 
 STAGE = "latents"
 EMPTY = "empty-context"

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from reelweave.pipelines.sampling.requests import Request
 from reelweave.pipelines.terminal.console import stderr
+from reelweave.train.models.encoders.cut_captions import text_limits
 from reelweave.train.models.encoders.text import TextEncoder
 from reelweave.train.sampling.config import SampleConfig
 
@@ -24,11 +25,12 @@ def say_cut_captions(text: TextEncoder, configs: Sequence[SampleConfig], request
             if caption
         )
     )
-    cut = [caption for caption, is_cut in zip(captions, text.cut(captions), strict=True) if is_cut]
-    if cut:
-        stderr().print(
-            f"{len(cut):,} of {len(captions):,} captions have more than text.max_text_tokens = {text.most_tokens}"
-            f" tokens; the rest is cut off. The first: {cut[0][:80]!r}",
-            markup=False,
-            soft_wrap=True,
-        )
+    for limit in text_limits(text):
+        cut = [caption for caption, is_cut in zip(captions, limit.cut(captions), strict=True) if is_cut]
+        if cut:
+            stderr().print(
+                f"{len(cut):,} of {len(captions):,} captions have more than {limit.key} = {limit.tokens} tokens; the"
+                f" rest is cut off. The first: {cut[0][:80]!r}",
+                markup=False,
+                soft_wrap=True,
+            )

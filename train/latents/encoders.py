@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from reelweave.loader.errors import RunError, UsageError
 from reelweave.train.config.run import TrainConfig
 from reelweave.train.latents.config import LatentsConfig
+from reelweave.train.latents.cut_count import CutCount
 from reelweave.train.models.build import build_tokenizer
 from reelweave.train.models.encoders.text import build_text_encoder
 
@@ -79,10 +80,10 @@ class Encoders:
         assert bool(mask_BM[0, :tokens].all())
         return self._array(context_BMD[0, :tokens], "text context")
 
-    def is_cut(self, caption: str) -> bool:
-        """Return whether the context of a caption lacks its end, beyond the tokens of the text encoder."""
+    def count_cut(self, caption: str) -> CutCount:
+        """Count a caption, and whether its context or its pooled vector lacks the end, beyond an encoder's tokens."""
         assert self.text is not None
-        return self.text.cut([caption])[0]
+        return CutCount(1, *(sum(cut([caption])) for cut in (self.text.cut, self.text.cut_pooled)))
 
     def encode_s(self, frames: int, height: int, width: int) -> float:
         """Return the seconds of encoding one sample: the median of several, after a warm-up."""

@@ -18,6 +18,7 @@ from reelweave.loader.read.decode import decode
 from reelweave.loader.read.frame_times import variable_times
 from reelweave.loader.read.stream_config import StreamConfig
 from reelweave.loader.storage import Storage
+from reelweave.train.latents.cut_count import CutCount
 from reelweave.train.latents.encoders import Encoders, UnusableError
 from reelweave.train.latents.plan import PlannedSample, PlannedShard
 
@@ -28,17 +29,6 @@ class Failed:
 
     key: str
     reason: str
-
-
-@dataclass(frozen=True)
-class CutCount:
-    """Number of captions whose contexts are stored, and of those that the text encoder cuts off."""
-
-    captions: int = 0
-    cut: int = 0
-
-    def add(self, is_cut: bool) -> "CutCount":
-        return CutCount(self.captions + 1, self.cut + is_cut)
 
 
 class _Prepared(NamedTuple):
@@ -86,7 +76,7 @@ class ShardWriter:
                 except RunError as error:
                     raise RunError(f"sample {key}: {error}") from error
                 if prepared.planned.context:
-                    cut_count = cut_count.add(encoders.is_cut(prepared.planned.row["caption"]))
+                    cut_count += encoders.count_cut(prepared.planned.row["caption"])
 
         record = write_shard(self.target, plan.number, samples())
         return record, failed, cut_count

@@ -18,6 +18,7 @@ from reelweave.train.loop.logs.log import MetricLog
 from reelweave.train.loop.validation_config import ValidationConfig, ValidationPrompt
 from reelweave.train.loop.validation_files import ValidationFiles
 from reelweave.train.models.build import build_tokenizer
+from reelweave.train.models.encoders.cut_captions import text_limits
 from reelweave.train.models.encoders.stored import StoredLatents, StoredText
 from reelweave.train.models.encoders.text import TextEncoder, build_text_encoder
 from reelweave.train.models.encoders.tokenizer import LatentSizes, Tokenizer
@@ -182,12 +183,14 @@ class Validator:
 
     def _warn_of_cut(self, text: TextEncoder) -> None:
         captions = [*(row.prompt for row in self._asked.rows), self._asked.config.negative_prompt]
-        if self._layout.ranks.world.rank == 0 and (count := sum(text.cut(captions))):
-            _log.warning(
-                "validation: %d of its captions have more than text.max_text_tokens = %d tokens; the rest is cut off",
-                count,
-                text.most_tokens,
-            )
+        for limit in text_limits(text) if self._layout.ranks.world.rank == 0 else ():
+            if count := sum(limit.cut(captions)):
+                _log.warning(
+                    "validation: %d of its captions have more than %s = %d tokens; the rest is cut off",
+                    count,
+                    limit.key,
+                    limit.tokens,
+                )
 
     def _encode_now(self, train: TrainConfig) -> dict[int, list[Conditions]]:
         """Return the conditions of this rank's captions, on the host, from a text encoder that is then dropped."""

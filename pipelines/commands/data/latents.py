@@ -6,6 +6,7 @@ finishes an interrupted run; DATASET is only read. OUT/latents.yaml keeps the re
 
 import argparse
 import json
+from typing import TYPE_CHECKING
 
 from reelweave.loader.dataset.latents import Latents
 from reelweave.pipelines.commands.data.curate import print_accounting, summary
@@ -13,6 +14,10 @@ from reelweave.pipelines.configuration.kept import kept_yaml, repeated_with
 from reelweave.pipelines.terminal.arguments import add_config, add_log_format
 from reelweave.pipelines.terminal.console import print_json, stderr, stdout, table
 from reelweave.pipelines.terminal.curation_progress import curation_progress
+
+if TYPE_CHECKING:
+    from reelweave.train.config.parts import TextConfig
+    from reelweave.train.latents.cut_count import CutCount
 
 KEPT = "latents.yaml"
 """Path in a version of the configuration it was made with; none of its checksums covers it."""
@@ -58,6 +63,7 @@ def run(options: argparse.Namespace) -> int:
                 "latents": latents.model_dump(mode="json"),
                 "without_bucket": without,
                 "cut_captions": outcome.cut_count.cut,
+                "cut_pooled_captions": outcome.cut_count.cut_pooled,
             }
         )
         return 0
@@ -67,13 +73,7 @@ def run(options: argparse.Namespace) -> int:
     for reason, count in without.items():
         some = "sample fits no bucket and has" if count == 1 else "samples fit no bucket and have"
         stdout().print(f"{count:,} {some} no latents: {reason}", markup=False, soft_wrap=True)
-    if cut := outcome.cut_count.cut:
-        stdout().print(
-            f"{cut:,} of {outcome.cut_count.captions:,} captions have more than text.max_text_tokens ="
-            f" {config.train.text.max_text_tokens} tokens; what is stored of them lacks the rest",
-            markup=False,
-            soft_wrap=True,
-        )
+    _print_cut(outcome.cut_count, config.train.text)
     if latents.seed is not None:
         stdout().print(
             f"clips longer than their bucket: choices of frames stored of each: {config.latents.views} (latents.views),"
@@ -83,6 +83,22 @@ def run(options: argparse.Namespace) -> int:
         )
     print_accounting(dataset)
     return 0
+
+
+def _print_cut(count: "CutCount", text: "TextConfig") -> None:
+    """Print how many captions each encoder of text cuts off."""
+    pooled = getattr(text, "pooled", None)  # of published encoders alone
+    limits = [("text.max_text_tokens", text.max_text_tokens, count.cut)]
+    if pooled is not None:
+        limits.append(("text.pooled.max_text_tokens", pooled.max_text_tokens, count.cut_pooled))
+    for key, tokens, cut in limits:
+        if cut:
+            stdout().print(
+                f"{cut:,} of {count.captions:,} captions have more than {key} = {tokens} tokens; what is stored of them"
+                " lacks the rest",
+                markup=False,
+                soft_wrap=True,
+            )
 
 
 def _print_chosen(latents: Latents) -> None:

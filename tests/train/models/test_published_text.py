@@ -5,6 +5,7 @@ import torch
 
 from reelweave.loader.errors import UsageError
 from reelweave.train.config.text import TransformersTextConfig
+from reelweave.train.models.encoders.cut_captions import CutCaptions
 from reelweave.train.models.encoders.text import TransformersTextEncoder
 from tests.train.published import publish_text
 
@@ -102,3 +103,17 @@ def test_lengths_count_the_vector_for_all(tmp_path):
     place, pooled = publish_text(tmp_path), publish_text(tmp_path, "_2", kind="CLIP", width=6)
     text = TransformersTextEncoder(TransformersTextConfig(**place, pooled=pooled, max_text_tokens=4))
     assert text.lengths(CAPTIONS) == text(CAPTIONS)[1].sum(dim=1).tolist()
+
+
+def test_captions_that_the_pooled_encoder_cuts_off_are_counted_apart(tmp_path):
+    place, pooled = publish_text(tmp_path), publish_text(tmp_path, "_2", kind="CLIP", width=6)
+    config = TransformersTextConfig(**place, pooled=pooled | {"max_text_tokens": 6}, max_text_tokens=40)
+    text = TransformersTextEncoder(config)
+    long, short = " ".join([CAPTIONS[0]] * 3), "a"
+    assert text.cut([short, long]) == [False, False]
+    assert text.cut_pooled([short, long]) == [False, True]
+    assert CutCaptions(text).add([short, long]) == (
+        "1 of 2 captions so far have more than text.pooled.max_text_tokens = 6 tokens; the rest of each is cut off"
+    )
+    alone = TransformersTextEncoder(TransformersTextConfig(**place, max_text_tokens=40))
+    assert alone.cut_pooled([long]) == [False]

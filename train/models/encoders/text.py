@@ -43,10 +43,12 @@ class TextEncoder(nn.Module):
         pooled_width: number of pooled caption values in the first row of the context; 0: that row is a token.
         lockstep: True if ranks share the weights, so that all of them must encode equally often.
         most_tokens: number of tokens of a caption in use; 0: all.
+        most_pooled_tokens: the same of the encoder of pooled captions; 0: there is none.
     """
 
     width: int
     most_tokens: int = 0
+    most_pooled_tokens: int = 0
     pooled_width: int = 0
     lockstep: bool = False
 
@@ -79,6 +81,10 @@ class TextEncoder(nn.Module):
 
     def cut(self, captions: Sequence[str]) -> list[bool]:
         """Return whether each caption has more tokens than are in use."""
+        return [False] * len(captions)
+
+    def cut_pooled(self, captions: Sequence[str]) -> list[bool]:
+        """Return whether each caption has more tokens than the encoder of pooled captions reads."""
         return [False] * len(captions)
 
 
@@ -141,6 +147,7 @@ class TransformersTextEncoder(TextEncoder):
         if config.pooled is not None:
             self.pooled = _Pooled(config.pooled, meta)
             self.pooled_width = self.pooled.width
+            self.most_pooled_tokens = config.pooled.max_text_tokens
             if self.pooled_width > self.width:
                 raise UsageError(
                     f"text.pooled.name={config.pooled.name!r} gives {self.pooled_width} values, more than the"
@@ -188,10 +195,13 @@ class TransformersTextEncoder(TextEncoder):
         return counts
 
     def cut(self, captions: Sequence[str]) -> list[bool]:
-        """Return whether each caption has more tokens than are in use; of a pooled encoder nothing is counted."""
+        """Return whether each caption has more tokens than are in use; see `cut_pooled` for the second encoder."""
         most = self.config.template_tokens + self.most_tokens
         rows = self.tokenizer(self._filled(captions), verbose=False)["input_ids"]
         return [len(row) > most for row in rows]
+
+    def cut_pooled(self, captions: Sequence[str]) -> list[bool]:
+        return [False] * len(captions) if self.pooled is None else self.pooled.cut(captions)
 
     def _filled(self, captions: Sequence[str]) -> list[str]:
         return [self.config.template.replace("{}", caption) for caption in captions]
@@ -245,6 +255,11 @@ class _Pooled(nn.Module):
         ids_BL = send_one(tokens["input_ids"], self.device or self.model.device)
         pooled_BD: torch.Tensor = self.model(ids_BL).pooler_output
         return pooled_BD.float()
+
+    def cut(self, captions: Sequence[str]) -> list[bool]:
+        """Return whether each caption has more tokens than are read."""
+        rows = self.tokenizer(list(captions), verbose=False)["input_ids"]
+        return [len(row) > self.config.max_text_tokens for row in rows]
 
 
 def _load(config: PublishedTextConfig, key: str, meta: bool) -> tuple[Any, Any]:
