@@ -109,18 +109,27 @@ class DatasetStats:
         return asdict(self)
 
 
-def dataset_stats(index: PlanIndex, keys: pa.ChunkedArray, config: BucketConfig) -> DatasetStats:
+def dataset_stats(
+    index: PlanIndex,
+    keys: pa.ChunkedArray,
+    config: BucketConfig,
+    duration_s: pa.ChunkedArray | None = None,
+) -> DatasetStats:
     """Compute statistics of an index under a bucket configuration.
 
     Args:
         index: plan index of the samples.
         keys: keys of the samples, to name those without a bucket.
         config: shapes and budgets.
+        duration_s: durations of the samples in seconds, with the time for which a last frame is held; None: frames over
+            the frame rate.
     """
     assignment = assign(index, config)
     buckets = _bucket_stats(assignment, index.text_tokens, config)
 
-    def duration_s(part: slice) -> NDArray[np.float64]:
+    def lasting_s(part: slice) -> NDArray[np.float64]:
+        if duration_s is not None:
+            return np.asarray(duration_s[part].to_numpy(), np.float64)
         return index.frames[part] / index.fps[part].astype(np.float64)
 
     def clip_tokens(part: slice) -> NDArray[np.int64]:
@@ -132,10 +141,10 @@ def dataset_stats(index: PlanIndex, keys: pa.ChunkedArray, config: BucketConfig)
     return DatasetStats(
         samples=len(index),
         assigned=len(index) - len(assignment.unassigned),
-        hours=sum(float(duration_s(part).sum()) for part in parts(len(index))) / 3600,
+        hours=sum(float(lasting_s(part).sum()) for part in parts(len(index))) / 3600,
         tokens=sum(bucket.tokens for bucket in buckets),
         buckets=buckets,
-        duration_s=_histogram(duration_s, len(index), _DURATION_EDGES_S),
+        duration_s=_histogram(lasting_s, len(index), _DURATION_EDGES_S),
         short_side_px=_histogram(
             lambda part: np.minimum(index.height[part], index.width[part]), len(index), _SHORT_SIDE_EDGES_PX
         ),

@@ -254,7 +254,7 @@ def print_buckets(dataset: Dataset, config: ReportConfig) -> None:
     from reelweave.pipelines.report.sections.buckets import advise_oversized, bound_shown
 
     index = dataset.plan_index
-    stats = dataset_stats(index, dataset.column("key"), config.buckets)
+    stats = dataset_stats(index, dataset.column("key"), config.buckets, dataset.column("duration_s"))
     out = stdout()
     out.print(
         table(

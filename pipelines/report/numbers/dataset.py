@@ -37,7 +37,7 @@ def dataset_numbers(
         scores: its scores, where they were read before.
     """
     keys = dataset.column("key")
-    stats = dataset_stats(dataset.plan_index, keys, config.buckets).to_dict()
+    stats = dataset_stats(dataset.plan_index, keys, config.buckets, dataset.column("duration_s")).to_dict()
     mapped = mapped or dataset_map(dataset, config)
     timings = kept_timings(dataset.storage)
     outcomes = Outcomes.of(dataset, config.max_lost)

@@ -12,13 +12,17 @@ import pyarrow.parquet as pq
 import pytest
 
 from reelweave.curate.config import CurateConfig
+from reelweave.curate.foreign.run import index_tars
 from reelweave.curate.run.curate import curate
 from reelweave.loader.dataset import open_dataset
 from reelweave.loader.storage import StorageConfig
 from reelweave.pipelines.cli import main
 from reelweave.pipelines.commands.look.report import write_report
 from reelweave.pipelines.report.buckets import PACKAGED, default_config
+from reelweave.pipelines.report.numbers.dataset import dataset_numbers
 from tests.browser import PHONE_PX, Browser, draw_all
+from tests.foreign_tars import by_tarfile
+from tests.held import held_film
 from tests.media import write_video
 from tests.thorough import thorough
 
@@ -200,3 +204,14 @@ write_report(dataset, default_config(StorageConfig()))
     assert ended.returncode == 9, ended.stderr
     assert (place / "report/index.html").exists()
     assert (place / "report/buckets.yaml").exists()
+
+
+def test_hours_and_durations_have_the_time_for_which_last_pictures_are_held(tmp_path: Path) -> None:
+    media = held_film(tmp_path, "a.gif").read_bytes()
+    by_tarfile(tmp_path / "tars/0.tar", [("a", {"gif": media, "txt": b"A boat."})])
+    index_tars(str(tmp_path / "tars"), workers=1)
+    dataset = open_dataset(tmp_path / "tars")
+    numbers = dataset_numbers(dataset, default_config(StorageConfig()))
+    assert dataset.manifest.totals.duration_s == pytest.approx(4.9)  # 20 frames of 0.1 s alone are 2 s
+    assert numbers["hours"] == pytest.approx(4.9 / 3600)
+    assert numbers["duration_s"]["edges"][:1] == [3.0]
