@@ -9,6 +9,7 @@ from reelweave.train.checkpoint.folder import locate_checkpoint
 from reelweave.train.checkpoint.pieces import Tensors, piece_of
 from reelweave.train.checkpoint.reading import Shapes, load_, shapes_of
 from reelweave.train.checkpoint.state import CheckpointState, read_checkpoint_state
+from reelweave.train.distributed.first_rank import is_first_process
 
 _log = logging.getLogger(__name__)
 
@@ -74,7 +75,7 @@ def weights_of(
     """
     storage, folder = locate_checkpoint(named, config)
     state = read_checkpoint_state(storage, folder)
-    if not state.checked:
+    if not state.checked and is_first_process():
         _log.warning(
             "%s was written without checksums, by an earlier version: wrong bytes in it cannot be told",
             storage.uri(folder),

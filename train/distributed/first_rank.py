@@ -4,10 +4,17 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import torch.distributed as dist
+
 from reelweave.loader.errors import RunError, UsageError
 from reelweave.train.distributed.world import World
 
 _ERRORS = (UsageError, RunError)
+
+
+def is_first_process() -> bool:
+    """Return whether this process is the first of its run, or alone; for what is said once."""
+    return not (dist.is_available() and dist.is_initialized()) or dist.get_rank() == 0
 
 
 def on_first(world: World, work: Callable[[], Any]) -> Any:

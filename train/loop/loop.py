@@ -45,6 +45,8 @@ _UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 _UNUSABLE = (errno.EACCES, errno.EIO)
 """Errors of a file that was written, or of one that was read, such as a model's; they do not say which."""
 
+_ROUNDING = 1e-6
+"""Error of sums of shares of a step's samples."""
 _RANKS_PER_LINE = 128  # of ranks.jsonl, with one line each log.every_steps
 
 
@@ -218,6 +220,7 @@ class _Steps(Generic[Config]):
         self._checkpoints, self._log, self._peak, self._outside = checkpoints, log, peak, outside
         self._batches, self._clock, self._times = iter(stream), StepClock(self._world), RankTimes(self._world)
         self._nonfinite_steps = 0
+        self._missing_by_step: list[float] = []  # shares of the samples of steps that lack any
         self._reads = NO_READS
         # Lines that name every rank come less often where there are many, so that their bytes per step are bounded.
         self._rank_steps = config.log.every_steps * math.ceil(self._world.size / _RANKS_PER_LINE)
@@ -226,7 +229,7 @@ class _Steps(Generic[Config]):
         """Train from behind step ``done`` to the last one or a stop; return the last step, which is saved."""
         config, task, log = self._config, self._task, self._log
         total_steps = config.schedule.total_steps
-        last = done
+        last, step = done, done
         for step in range(done + 1, total_steps + 1):
             profiler.before(step)
             outcome = self._train_step(step)
@@ -248,7 +251,20 @@ class _Steps(Generic[Config]):
                 last = step
             if ends:
                 break
+        if lost := self._describe_missing(step - done):
+            log.say(lost)
         return last
+
+    def _describe_missing(self, steps: int) -> str:
+        """Return in words what the steps of this run lacked of their samples; "" for nothing."""
+        if not self._missing_by_step:
+            return ""
+        empty = sum(share > 1 - _ROUNDING for share in self._missing_by_step)
+        return (
+            f"{len(self._missing_by_step):,} of {steps:,} steps lacked samples that could not be read and that no other"
+            f" replaced, {sum(self._missing_by_step) / steps:.2%} of all; {empty:,} steps had none at all and taught"
+            f" nothing. bad_samples.jsonl names them"
+        )
 
     def _train_step(self, step: int) -> _Step:
         """Make one optimizer step of all ranks."""
@@ -275,6 +291,9 @@ class _Steps(Generic[Config]):
                 losses.spread_(task.updated_weights())
                 task.update(step)
         clock.pause()
+        missing = readout.total.losses.missing * task.data.size / self._world.size
+        if missing > _ROUNDING:
+            self._missing_by_step.append(missing)
         times = self._times.add(readout.total.clock)
         metrics = StepMetrics(
             step=step,
@@ -283,7 +302,7 @@ class _Steps(Generic[Config]):
             grad_norm=norm if math.isfinite(norm) else None,
             skipped=not finite,
             times=times,
-            samples=losses.step_samples,
+            samples=round(losses.step_samples * (1 - missing)),
             tokens=work.tokens,
             flops=work.flops or None,
             read_retries=readout.total.reads.retries,

@@ -2,6 +2,7 @@
 
 import hashlib
 import logging
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -70,7 +71,8 @@ def resume(
     state = checkpoints.latest()
     if state is None:
         return 0
-    if differs := difference(state.config, config):
+    parts = (state.frozen or {}).keys() & outside.parts.keys()
+    if differs := difference(state.config, config, compared=parts):
         raise UsageError(
             f"{checkpoints.uri(state.step)} was made with another configuration: {differs}; "
             "resume with the old value, or train into another folder"
@@ -89,7 +91,17 @@ def _compare(
 ) -> None:
     check_base(uri, state.base, outside.base)
     check_parts(uri, state.frozen, outside.parts, config.checkpoint.changed_parts)
+    _say_moved(uri, state.frozen or {}, outside.parts)
     _say_new_rate(uri, state, config)
+
+
+def _say_moved(uri: str, saved: FrozenParts, now: FrozenParts) -> None:
+    """Say which parts have another place than they had, with the same files."""
+    for key in sorted(saved.keys() & now.keys()):
+        if saved[key].name != now[key].name and saved[key].files == now[key].files:
+            _log.warning(
+                "%s: %s was %s and is %s now, with the same files", uri, key, saved[key].name, now[key].name
+            )
 
 
 def _say_new_rate(uri: str, state: CheckpointState, config: TrainConfig | VaeTrainConfig) -> None:
@@ -159,18 +171,31 @@ def _list_names(names: list[str]) -> str:
     return f"{'; '.join(names[:_MOST_KEYS]) or 'in addition nothing'}{more}"
 
 
-def difference(saved: dict[str, Any], config: BaseModel) -> str | None:
+def difference(saved: dict[str, Any], config: BaseModel, compared: Iterable[str] = ()) -> str | None:
     """Describe the difference that prevents a resume; None without one.
 
     Args:
         saved: configuration in the checkpoint; keys added since have today's defaults.
         config: configuration of the run.
+        compared: keys of parts, such as ``train.tokenizer.name``, whose files are compared: their place may change.
     """
     saved = {"denominator": "step"} | saved  # its default while checkpoints did not have the key
     # The comparison reports removed keys and values that are invalid now.
     with suppress(ValidationError):
         saved = type(config).model_validate(saved).model_dump(mode="json")
-    return first_difference(_fixed_part(saved), _fixed_part(config.model_dump(mode="json")))
+    fixed, fixed_now = _fixed_part(saved), _fixed_part(config.model_dump(mode="json"))
+    for key in compared:
+        for part in (fixed, fixed_now):
+            _forget(part, key.split(".")[1:])
+    return first_difference(fixed, fixed_now)
+
+
+def _forget(config: Any, path: Sequence[str]) -> None:
+    """Remove a key from nested sections, where they have it."""
+    for name in path[:-1]:
+        config = config.get(name) if isinstance(config, dict) else None
+    if isinstance(config, dict):
+        config.pop(path[-1], None)
 
 
 def seed_step(seed: int, step: int, rank: int) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 from reelweave.loader.storage import Storage
 from reelweave.train.checkpoint.folder import latest
 from reelweave.train.checkpoint.names import folder_of
-from reelweave.train.checkpoint.state import BaseWeights, read_checkpoint_state
+from reelweave.train.checkpoint.state import BaseWeights, FrozenPart, read_checkpoint_state
 from reelweave.train.config.run import TrainConfig
 from reelweave.train.loop.denoiser import DenoiserTask
 from reelweave.train.loop.evaluation import HeldOutEvaluation
@@ -14,7 +14,7 @@ from reelweave.train.loop.validation import Validation
 from reelweave.train.models.encoders.stored import StoredEncoders
 from reelweave.train.parallel.mesh import Ranks
 from reelweave.train.sampling.trained.base import base_weights, keep_base, read_base
-from reelweave.train.sampling.trained.frozen_parts import frozen_parts, read_parts
+from reelweave.train.sampling.trained.frozen_parts import frozen_parts, other_expert_part, read_parts
 from reelweave.train.step.batches import BatchStream
 
 
@@ -49,10 +49,15 @@ class Trainer(TrainingLoop[TrainConfig]):
         if config.lora is not None:
             self._base = read_base(ranks.world, self._read_base)
             config = keep_base(config, self._base)
-        self._parts = read_parts(ranks.world, lambda: frozen_parts(config))
+        self._parts = read_parts(ranks.world, lambda: {**frozen_parts(config), **self._read_other(config)})
         return DenoiserTask(
             config, ranks, self._stream, self._out, self._held_out, self._stored, self._validation
         )
+
+    def _read_other(self, config: TrainConfig) -> dict[str, FrozenPart]:
+        """Return the other one of two experts, as published, if validation samples with it."""
+        asked = self._validation.config if self._validation else None
+        return {} if asked is None or asked.checkpoint_2 else other_expert_part(config, asked.lora_2)
 
     def _read_base(self) -> BaseWeights | None:
         """Return the base weights of adapters, those of the latest checkpoint if they are still there."""

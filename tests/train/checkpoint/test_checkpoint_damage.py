@@ -22,6 +22,7 @@ from reelweave.train.config.checkpoint import CheckpointConfig
 from reelweave.train.distributed.world import World
 from tests.hostile import KINDS, damage, files
 from tests.train.checkpoint import sharded
+from tests.train.loop import worlds
 from tests.train.ranks import Ranks
 
 # More than one block, and rows that do not end where blocks do.
@@ -139,7 +140,7 @@ def test_every_kind_of_damage_to_every_file_ends_in_words(made: Path, tmp_path: 
 
 
 def test_a_checkpoint_of_an_earlier_format_is_read_with_a_word_of_warning(
-    made: Path, tmp_path: Path, caplog
+    made: Path, tmp_path: Path, caplog, ranks: Ranks
 ) -> None:
     out = tmp_path / "run"
     state = copied(made, out, "state.json")
@@ -149,6 +150,9 @@ def test_a_checkpoint_of_an_earlier_format_is_read_with_a_word_of_warning(
     with caplog.at_level(logging.WARNING):
         assert torch.equal(load(out)["model"]["w"], GROUPS["model"]["w"])
     assert "without checksums" in caplog.text
+    ended = ranks.run(worlds.read_weights, 2, str(out))
+    assert ended.codes == [0, 0], ended.errors
+    assert ["without checksums" in error for error in ended.errors] == [True, False]
     assert not verify(open_storage(out / "checkpoints"), LAST).checked
     # One flipped bit makes a 2 of a 3; the checksums that are there count all the same.
     state.write_text(json.dumps({**values, "format_version": 2}))

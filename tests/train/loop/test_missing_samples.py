@@ -20,3 +20,5 @@ def test_no_rank_ends_at_a_damaged_sample_alone_in_its_bucket(tmp_path: Path, ra
     assert len(losses(out)) == 4
     said = [json.loads(line) for path in out.glob("bad_samples*.jsonl") for line in path.open()]
     assert {one["key"] for one in said} == {"tall"}
+    assert "of 4 steps lacked samples that could not be read and that no other replaced" in ended.errors[0]
+    assert "lacked samples" not in ended.errors[1]

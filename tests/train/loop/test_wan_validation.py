@@ -15,7 +15,7 @@ from tests.pipelines.sampling.sample_ranks import command
 from tests.thorough import but, thorough
 from tests.train.loop.validation_runs import validation_config
 from tests.train.loop.wan_validation import run, sample, sampled
-from tests.train.models.wan_pipelines import publish
+from tests.train.models.wan_pipelines import publish, transformer
 from tests.train.ranks import Ranks
 
 CPU = torch.device("cpu")
@@ -132,6 +132,18 @@ def test_the_other_expert_may_be_one_that_was_trained(tmp_path, pictures):
         run(str(tmp_path / "wrong"), *common, rows, {}, {"lora_2": str(tmp_path / "own")})
     with pytest.raises(UsageError, match=r"take a run of .*, transformer_2"):
         run(str(tmp_path / "wrong"), *common, rows, {}, {"checkpoint_2": str(tmp_path / "plain")})
+
+
+def test_another_second_expert_is_refused_when_a_run_goes_on(tmp_path, pictures):
+    form, rows = "2.2 A14B T2V", FORMS["2.2 A14B T2V"]
+    published = publish(tmp_path / "wan", form)
+    common = (str(published), form, str(pictures))
+    run(str(tmp_path / "run"), *common, rows, {}, {})
+    run(str(tmp_path / "run"), *common, rows, {}, {})
+    transformer(5).save_pretrained(published / "transformer_2")
+    with pytest.raises(UsageError, match=r"transformer_2/.*safetensors is another file .*other_expert"):
+        run(str(tmp_path / "run"), *common, rows, {}, {})
+    run(str(tmp_path / "run"), *common, [], {}, {})  # which samples nothing with it
 
 
 def test_rows_of_a_file_have_pictures_beside_it(tmp_path):

@@ -19,6 +19,7 @@ from reelweave.loader.buckets.recalibrate import RecalibrateConfig
 from reelweave.loader.dataset import open_dataset
 from reelweave.loader.read.stream_config import StreamConfig
 from reelweave.loader.stream.video_stream import VideoStream
+from reelweave.train.checkpoint.weights import weights_of
 from reelweave.train.config.log import ProfileConfig
 from reelweave.train.distributed.world import join
 from reelweave.train.loop.interrupt import EXIT_STOPPED
@@ -148,6 +149,12 @@ def train_dataset(dataset: str, out: str, steps: int, microbatches: int, stop_at
     Path(out).mkdir(exist_ok=True)
     result = Trainer(config, stream, Path(out)).run()
     return EXIT_STOPPED if result.stopped else 0
+
+
+def read_weights(out: str) -> None:
+    """Reads the weights of a checkpoint, as ranks do that begin at them."""
+    with join("cpu"):
+        weights_of(out, "model")
 
 
 def command(words: list[str], out: str, sends: str = "", once: str = "") -> int:

@@ -115,6 +115,19 @@ def test_the_same_files_go_on_without_a_word_and_authorship_does_not_count(parts
     assert "another file" not in caplog.text
 
 
+def test_parts_that_have_moved_go_on_if_they_are_the_same(parts, tmp_path_factory, caplog):
+    moved = tmp_path_factory.mktemp("moved")
+    for name in ("vae", "text_encoder", "tokenizer"):
+        shutil.move(parts / name, moved / name)
+    Trainer(configured(moved, 4), ClipStream(), parts / "run").run()
+    assert f"train.tokenizer.name was {parts} and is {moved} now, with the same files" in caplog.text
+    shift_weights(moved / "vae" / "diffusion_pytorch_model.safetensors")
+    again = tmp_path_factory.mktemp("again")
+    shutil.copytree(moved, again, dirs_exist_ok=True)
+    with pytest.raises(UsageError, match=r"diffusion_pytorch_model\.safetensors is another file"):
+        Trainer(configured(again, 6), ClipStream(), parts / "run").run()
+
+
 def test_a_checkpoint_of_an_earlier_version_goes_on_with_a_line(parts, caplog):
     for path in parts.glob("run/checkpoints/*/state.json"):
         reseal(

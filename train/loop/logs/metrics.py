@@ -20,7 +20,7 @@ class StepMetrics:
         grad_norm: norm of the whole gradient before clipping; None if not finite.
         skipped: True if the update was skipped because of a non-finite loss or gradient.
         times: time by part of the step.
-        samples: number of samples in the step.
+        samples: number of samples that the step was made of; 0 where none could be read.
         tokens: number of text and video tokens in the step.
         flops: FLOPs of the denoiser, forward and backward (`reelweave.train.measure.flops`); None in older runs.
         mfu: model FLOPs utilization over the whole step; None without a known peak.
@@ -67,10 +67,10 @@ class RunSummary:
         self._seconds = 0.0
 
     def add(self, metrics: StepMetrics) -> None:
-        """Add one step; a skipped one only counts for the throughput."""
+        """Add one step; a skipped one, and one without samples, only counts for the throughput."""
         self._samples += metrics.samples
         self._seconds += metrics.times.step_s
-        if metrics.loss is not None and not metrics.skipped:
+        if metrics.loss is not None and not metrics.skipped and metrics.samples:
             if len(self._first) < WINDOW:
                 self._first.append(metrics.loss)
             self._last.append(metrics.loss)

@@ -17,7 +17,7 @@ from reelweave.train.config.tokenizer import DiffusersVAEConfig
 from reelweave.train.config.vae import VaeTrainConfig
 from reelweave.train.distributed.first_rank import on_first
 from reelweave.train.distributed.world import World
-from reelweave.train.models.published.experts import ALL_TIMES, times_of
+from reelweave.train.models.published.experts import ALL_TIMES, other_expert, times_of
 from reelweave.train.models.published.folder import (
     DESCRIPTION,
     PIPELINE,
@@ -51,6 +51,26 @@ def frozen_parts(config: TrainConfig, encoders: bool = True) -> dict[str, Frozen
     if isinstance(config.model, DiffusersConfig) and (description := _model(config, config.model)):
         parts["train.model.name"] = FrozenPart(name=config.model.name, files=description)
     return parts | (_encoders(config) if encoders else {})
+
+
+def other_expert_part(config: TrainConfig, lora: Path | None = None) -> dict[str, FrozenPart]:
+    """Return the part that validation samples with beside the expert in training; empty for models of one.
+
+    Args:
+        config: the run.
+        lora: adapters of the other expert.
+
+    Raises:
+        UsageError: it is missing.
+        RunError: a file cannot be read.
+    """
+    model = config.model
+    if not isinstance(model, DiffusersConfig) or times_of(model) == ALL_TIMES:
+        return {}
+    key = "train.model.other_expert"
+    part = published_part(model.name, other_expert(model).subfolder, key)
+    adapters = {} if lora is None else _digests([lora], str(lora.parent), "")
+    return {key: FrozenPart(name=model.name, files=part.files | adapters)}
 
 
 def _encoders(config: TrainConfig) -> dict[str, FrozenPart]:

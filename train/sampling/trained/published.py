@@ -29,6 +29,11 @@ def compare_with_published(config: TrainConfig, dit: Denoiser, new: bool) -> lis
         scheduler = scheduler_description(config.model.name, "model.name")
     except UsageError as error:
         return [*lines, f"objective is not compared with the published one: {error}"]
+    if not scheduler:
+        return [
+            *lines,
+            f"objective is not compared with the published one: {config.model.name} has no {SCHEDULER}",
+        ]
     compared = compare(config.objective, scheduler)
     if different := [value.key for value in compared if value.differs]:
         line = _sentence(config.model, config.objective.name, compared)
