@@ -16,6 +16,8 @@ from reelweave.curate.sources.span_columns import ListedSpan, SpanError, spans_o
 from reelweave.loader.text import first_text
 
 PATH_COLUMNS = ("path", "video", "source", "url")
+_FILE_NAME = "file_name"
+"""Column of Hugging Face's `VideoFolder`; beside IDs of films it may name a clip that somebody cut."""
 MAX_PATH_CHARS = 16_384
 ID_COLUMNS = ("youtubeid", "videoid", "ytid", "vid")
 """Columns with the ID of a film, whose file has this name, where no column holds its path; without case and signs."""
@@ -83,7 +85,9 @@ def entry_of(record: Record, label: str, key: str = "") -> ListEntry | InvalidEn
         return InvalidEntry(label, f"(key {key!r}) {error}" if key else str(error))
     path, ids = _without_path(path, ids, columns, key, bool(spans))
     if not path:
-        return InvalidEntry(label, f"has no path; name the column one of {', '.join(PATH_COLUMNS)}")
+        return InvalidEntry(
+            label, f"has no path; name the column one of {', '.join((*PATH_COLUMNS, _FILE_NAME))}"
+        )
     if spans:
         shared, fps = attributes_of(rest), _rate(rest)
         segments = tuple(_segment(span, shared, fps) for span in spans)
@@ -148,7 +152,10 @@ def _pop_path(columns: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
         if isinstance(film_id := named.get(name), str) and film_id.strip()
     ]
     ids = tuple(dict.fromkeys(map(clean, film_ids)))
-    return (ids[0], ids) if ids else ("", ())
+    if ids:
+        return ids[0], ids
+    name = columns.pop(by_name[_FILE_NAME], None) if _FILE_NAME in by_name else None
+    return (clean(name.strip()), ()) if isinstance(name, str) else ("", ())
 
 
 def _pop_caption(columns: dict[str, Any]) -> str | None:

@@ -81,11 +81,15 @@ def _csv_records(
     wrong: list[InvalidEntry] = []
     separator = "tabs" if kind == "TSV" else "commas"
 
+    quotes: list[int] = []  # in each line of the row
+
     def lines() -> Iterator[str]:
         for line in _lines(file):
             if isinstance(line, InvalidEntry):
                 wrong.append(line)
-            yield line if isinstance(line, str) else "\n"
+            text = line if isinstance(line, str) else "\n"
+            quotes.append(text.count('"'))
+            yield text
 
     rows = csv.DictReader(
         lines(), **dialect
@@ -99,6 +103,7 @@ def _csv_records(
         raise UsageError(f"list {name}, {reason}")
     while True:
         label = f"line {rows.reader.line_num + 1}"
+        quotes.clear()
         try:
             row: Record | InvalidEntry | None = next(rows, None)
         except csv.Error as error:
@@ -107,6 +112,10 @@ def _csv_records(
         wrong.clear()
         if row is None:
             return
+        if len(quotes) > 1 and sum(quotes) % 2 and not isinstance(row, InvalidEntry):
+            row = InvalidEntry(
+                label, f"opens a quote that nothing closes, and takes lines up to {rows.line_num} with it"
+            )
         if not isinstance(row, InvalidEntry) and None in row:
             label = f"line {rows.line_num}"
             row = InvalidEntry(label, f"has more cells than the first line; quote text with {separator}")

@@ -51,6 +51,21 @@ def test_files_that_a_folder_leaves_out_are_told(folder: Path) -> None:
     assert ".png 2, none 1, .md 1" in notes[-1]
 
 
+def test_a_file_that_another_of_the_same_size_and_time_replaces_has_another_version(folder: Path) -> None:
+    path, other = folder / "b.mp4", folder / "other"
+    (before,) = list_sources([str(path)], CONFIG)
+    status = path.stat()
+    path.chmod(0o600)
+    (same,) = list_sources([str(path)], CONFIG)
+    assert same.version == before.version  # a change time would tell this, too, and cut every film anew
+    other.write_bytes(path.read_bytes()[::-1])
+    os.utime(other, ns=(status.st_atime_ns, status.st_mtime_ns))
+    other.replace(path)
+    (after,) = list_sources([str(path)], CONFIG)
+    assert after.size == before.size
+    assert after.version != before.version
+
+
 def test_sidecars_of_no_video_are_told_unless_they_are_inputs(folder: Path) -> None:
     for name in ("b.txt", "deep/b.json", "deep/c d.json", "deep/a.txt", "captions.csv"):
         (folder / name).write_text("[]")
