@@ -122,7 +122,7 @@ class SourceStageConfig(BaseModel, frozen=True, extra="forbid"):
             the ledger notices.
     """
 
-    REVISION: ClassVar = 34
+    REVISION: ClassVar = 35
 
     probe: ProbeConfig = ProbeConfig()
     shots: ShotConfig = ShotConfig()

@@ -218,3 +218,19 @@ def test_a_picture_with_exif_is_no_panorama() -> None:
     Image.fromarray(numbered_frame(1, 96, 64)).save(buffer, "JPEG", exif=exif)
     found = probe(buffer.getvalue())
     assert (found.height, found.width, found.immersive) == (96, 64, "")
+
+
+@pytest.mark.skipif("AVIF" not in Image.registered_extensions().values(), reason="of Pillow 11.3 on")
+@pytest.mark.parametrize("count", [2, 6, 30])
+def test_a_sequence_of_avif_is_a_film_of_its_frames(count: int) -> None:
+    shades = [Image.new("RGB", (96, 64), (8 * shade, 8 * shade, 8 * shade)) for shade in range(count)]
+    buffer = io.BytesIO()
+    shades[0].save(buffer, "AVIF", save_all=True, append_images=shades[1:], duration=100, quality=90)
+    found = probe(buffer.getvalue())
+    assert (found.frames, found.fps) == (count, pytest.approx(10))
+    video_CTHW = np.empty((3, count, 64, 96), np.uint8)
+    decode(buffer.getvalue(), np.arange(count), video_CTHW, upright=False)
+    assert np.abs(video_CTHW[0, :, 32, 48] - 8.0 * np.arange(count)).max() <= 4
+    still = io.BytesIO()
+    shades[0].save(still, "AVIF")
+    assert probe(still.getvalue()).frames == 1

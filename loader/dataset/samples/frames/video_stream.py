@@ -123,6 +123,8 @@ def count_frames(container: "InputContainer") -> dict[int, int]:
 def choose_stream(container: "InputContainer", frames: dict[int, int]) -> "VideoStream":
     """Return the stream that a player shows: films before stills, default before others, then the largest.
 
+    A stream is a still beside one of twenty times its frames, and the picture of an AVIF beside any sequence.
+
     Args:
         container: container with the streams.
         frames: number of frames by stream index.
@@ -139,12 +141,18 @@ def choose_stream(container: "InputContainer", frames: dict[int, int]) -> "Video
     return max(
         decodable,
         key=lambda stream: (
+            not (_is_item(stream) and max_frames > 1),
             frames.get(stream.index, 0) * _STILLS >= max_frames,
             bool(stream.disposition & Disposition.default),
             stream.codec_context.width * stream.codec_context.height,
             -stream.index,
         ),
     )
+
+
+def _is_item(stream: "VideoStream") -> bool:
+    """Return whether a stream is the one picture of an AVIF or HEIF, beside which its sequence is a film."""
+    return stream.frames == 1 and stream.duration is None
 
 
 def has_decoder(stream: "VideoStream") -> bool:
