@@ -9,7 +9,8 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from reelweave.loader.batch import Microbatch, Pack, Step
 from reelweave.loader.errors import UsageError
 from reelweave.loader.read.share import NO_WORKERS
-from reelweave.loader.stream.video_stream import StreamIterator, VideoStream, refuse_sharding
+from reelweave.loader.stream.stream_iterator import StreamIterator
+from reelweave.loader.stream.video_stream import VideoStream, refuse_sharding
 
 
 class StepLoader(IterableDataset[Step]):
@@ -38,7 +39,7 @@ class StepLoader(IterableDataset[Step]):
         if processes and stream.share is not None:
             raise UsageError(NO_WORKERS)
         self.stream = stream
-        self._begins_at = stream._tracker.position if repeats else None
+        self._begins_at = stream.cursor.position if repeats else None
         self._loader: DataLoader[Microbatch | Pack] | None = None
         if processes:
             pin = stream.config.pin_memory and torch.cuda.is_available()
@@ -59,20 +60,20 @@ class StepLoader(IterableDataset[Step]):
                 "a StepLoader is a loader: iterate over it, or put it into a DataLoader with num_workers=0; it has"
                 " worker processes of its own, StepLoader(stream, processes=n)"
             )
-        tracker, done = self.stream._tracker, None
+        cursor, done = self.stream.cursor, None
         if self._begins_at is not None:
-            tracker.move(self._begins_at)
-        if self._moves != tracker.moves:
+            cursor.move(self._begins_at)
+        if self._moves != cursor.moves:
             self.close()  # the stream was moved, so prefetched batches are stale
-        if self.stream._gives_nothing(tracker.position):
+        if self.stream.is_over(cursor.position):
             return
         while (step := self._held or self._next()) is not None:
             self._held = None
             if done is not None and step.epoch != done.epoch:
                 self._held = step
-                self._stand_behind(done)
+                self._advance_behind(done)
                 return
-            self._stand_behind(step)
+            self._advance_behind(step)
             yield step
             done = step
 
@@ -98,8 +99,8 @@ class StepLoader(IterableDataset[Step]):
         if isinstance(self._batches, StreamIterator):
             self._batches.close()
         elif self._batches is not None:
-            tracker = self.stream._tracker
-            tracker.move(tracker.position, tracker.taken)  # of what was read ahead nothing was used
+            cursor = self.stream.cursor
+            cursor.move(cursor.position, cursor.taken)  # of what was read ahead nothing was used
         self._batches, self._held = None, None
 
     def _next(self) -> Step | None:
@@ -116,6 +117,6 @@ class StepLoader(IterableDataset[Step]):
             raise
         return None
 
-    def _stand_behind(self, step: Step) -> None:
+    def _advance_behind(self, step: Step) -> None:
         self.stream.advance(step.batches[-1])
-        self._moves = self.stream._tracker.moves
+        self._moves = self.stream.cursor.moves

@@ -1,24 +1,21 @@
 """Deterministic, resumable stream of equal-shape microbatches."""
 
 import logging
-import weakref
 from collections.abc import Generator
-from functools import cached_property
 from itertools import islice
-from typing import Any, NoReturn, Self
+from typing import Any, NoReturn
 
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from reelweave.loader.batch import Batch, Microbatch, Pack, UpcomingMicrobatch
-from reelweave.loader.blend import Blend
 from reelweave.loader.blend.source import SampleSource
 from reelweave.loader.buckets.assignment import Assignment, Bucket, buckets_of
 from reelweave.loader.buckets.cost import Cost
 from reelweave.loader.dataset.latents import Latents
 from reelweave.loader.errors import UsageError
 from reelweave.loader.paper.idle_forecast import forecast_idle
-from reelweave.loader.plan.position import EpochSegment, Position, Setting, read_state, state_of
+from reelweave.loader.plan.position import Position
 from reelweave.loader.read.cache import DiskCache
 from reelweave.loader.read.exclude import excluded_rows
 from reelweave.loader.read.pipeline import ReadPipeline
@@ -29,8 +26,9 @@ from reelweave.loader.read.stream_config import StreamConfig
 from reelweave.loader.stream.checks.own_rank import warn_of_other_ranks
 from reelweave.loader.stream.checks.partial import log_partial
 from reelweave.loader.stream.checks.unassigned import check_unassigned, log_unassigned
-from reelweave.loader.stream.continued import continued_position, dataset_names
-from reelweave.loader.stream.curriculum_plans import CurriculumPlans, plan_fingerprint, plan_keys
+from reelweave.loader.stream.curriculum_plans import plan_keys
+from reelweave.loader.stream.cursor.continued import dataset_names
+from reelweave.loader.stream.cursor.stream_cursor import StreamCursor
 from reelweave.loader.stream.lengths import (
     EpochProgress,
     has_ended,
@@ -38,15 +36,8 @@ from reelweave.loader.stream.lengths import (
     progress_of,
     steps_of_epoch,
 )
-from reelweave.loader.stream.loader_state import (
-    IteratorState,
-    LoaderPosition,
-    is_loader_state,
-    read_iterator_state,
-    read_loader_state,
-)
-from reelweave.loader.stream.position_tracker import PassStart, PositionTracker
 from reelweave.loader.stream.rank_microbatches import rank_microbatches
+from reelweave.loader.stream.stream_iterator import StreamIterator
 from reelweave.loader.stream.upcoming import upcoming_step
 
 _log = logging.getLogger(__name__)
@@ -71,6 +62,7 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
         share: model-parallel group whose ranks read this stream together; all of them have the same ``rank``.
 
     Attributes:
+        cursor: where the stream stands; `advance` and `load_state_dict` move it.
         excluded: int64, index rows of samples that are not read (`StreamConfig.exclude`).
         steps_per_epoch: optimizer steps of the first epoch if nothing changes it, equal on all ranks.
 
@@ -91,49 +83,43 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
             raise UsageError(f"rank {rank} does not exist in a world of {world_size} ranks")
         if share is None:
             warn_of_other_ranks(rank, world_size)
-        self.source = source
         self.config = config
         self.rank = rank
         self.world_size = world_size
         self.share = share
-        self._stages = CurriculumPlans(source, config)
+        self.cursor = StreamCursor(source, config, rank, world_size)
         if config.latents and source.latents is not None:
-            check_shapes(source.latents, self._stages.buckets)
+            check_shapes(source.latents, self.cursor.plans.buckets)
         elif config.decode and not config.latents:
             check_clips(source, self.shapes)
-        setting = Setting(
-            policy=config.policy, regime=config.regime, lookahead=config.lookahead, shuffle=config.shuffle
-        )
-        self._tracker = PositionTracker(
-            Position(0, 0, (EpochSegment(setting, world_size, config.microbatches, 0),))
-        )
         self.excluded = excluded_rows(source, config.exclude, says=rank == 0)
-        check_unassigned(source, self._stages, config.max_unassigned_share)
-        plan = self._stages.plan(self._position)
+        check_unassigned(source, self.cursor.plans, config.max_unassigned_share)
+        plan = self.cursor.plans.plan(self.cursor.position)
         if rank == 0:
-            log_unassigned(source, self._stages)
-            log_partial(source, self._stages)
+            log_unassigned(source, self.cursor.plans)
+            log_partial(source, self.cursor.plans)
         self.steps_per_epoch = len(plan)
         forecasts = rank == 0 and world_size > 1 and config.policy == "balanced" and config.regime != "slot"
         if forecasts and (advice := forecast_idle(plan).advice()):
             _log.warning("%s", advice)
 
     @property
-    def _position(self) -> Position:
-        return self._tracker.position
+    def source(self) -> SampleSource:
+        """Dataset or blend, in the revision that the stream reads now."""
+        return self.cursor.source
 
     @property
     def assignment(self) -> Assignment:
         """Assignment of samples to buckets at the current position, with the samples that fit none."""
-        return self._stages.assignment(self._position.part.setting)
+        return self.cursor.plans.assignment(self.cursor.position.part.setting)
 
     @property
     def shapes(self) -> tuple[Bucket, ...]:
         """All shapes that the stream may give, of every stage of its curriculum, sorted."""
-        return tuple(sorted({bucket for stage in self._stages.buckets for bucket in buckets_of(stage)}))
+        return tuple(sorted({bucket for stage in self.cursor.plans.buckets for bucket in buckets_of(stage)}))
 
-    def __iter__(self) -> "StreamIterator":
-        return StreamIterator(self)
+    def __iter__(self) -> StreamIterator:
+        return StreamIterator(self.cursor, self._read)
 
     def __len__(self) -> int:
         """Return the number of this rank's microbatches in all epochs, those before the current position included.
@@ -141,7 +127,7 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
         Raises:
             NoLengthError: the stream has no end, or only its steps can be counted in advance.
         """
-        return microbatches_in_all(self._stages, self.config, self._position)
+        return microbatches_in_all(self.cursor.plans, self.config, self.cursor.position)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state after the last yielded microbatch, as a few JSON values.
@@ -149,12 +135,12 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
         Raises:
             UsageError: worker processes of a DataLoader read the stream.
         """
-        self._tracker.check_unread()
-        return self._state(self._position)
+        self.cursor.check_unread()
+        return self.cursor.state(self.cursor.position)
 
     def state_after(self, batch: Batch) -> dict[str, Any]:
         """Return the state from which a stream continues behind ``batch``; within a step, the step's beginning."""
-        return self._state(batch.after)
+        return self.cursor.state(batch.after)
 
     def advance(self, batch: Batch) -> None:
         """Continue behind a batch that DataLoader workers read; within a step, from the step's beginning.
@@ -162,7 +148,7 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
         Args:
             batch: last used batch; its pass is not disturbed.
         """
-        self._tracker.move(batch.after)
+        self.cursor.move(batch.after)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume from a state of this or another rank, in this or another process.
@@ -174,35 +160,7 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
             UsageError: the state belongs to another dataset, seed, bucket configuration or version, so its position
                 counts steps of another plan. Or the epoch has too many settings for a state.
         """
-        if is_loader_state(state):
-            self._stand(read_loader_state(state))
-        else:
-            self._load(state)
-
-    def _stand(self, stand: LoaderPosition) -> None:
-        """Continue behind the last microbatch of a loader; from the step's beginning if the plan differs."""
-        if self._load(stand.stream) and stand.rank == self.rank:
-            self._tracker.move(self._position, stand.used + stand.more)
-        elif stand.more:
-            raise UsageError(
-                "cannot resume: a StatefulDataLoader with snapshot_every_n_steps > 1 counted microbatches of"
-                f" rank {stand.rank} and its plan; use the rank, ranks and plan of that time, or snapshots of each step"
-            )
-
-    def _load(self, state: dict[str, Any]) -> bool:
-        """Move to a state; return False if the rest of its epoch is divided differently from when it was saved."""
-        loaded = read_state(state)
-        position = continued_position(
-            loaded,
-            self._state(self._position),
-            self.source,
-            self._stages,
-            self._position.part.setting,
-            self.world_size,
-            self.config.microbatches,
-        )
-        self._tracker.move(position)
-        return bool(position == loaded.position)
+        self.cursor.load(state)
 
     def adopt(self, source: SampleSource) -> None:
         """Continue with a later revision of the dataset, or of datasets of the blend; call it on every rank.
@@ -217,13 +175,7 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
         Raises:
             UsageError: `source` is no later revision, or has no record of the current one.
         """
-        state, before = self.state_dict(), (self.source, self._stages)
-        self.source, self._stages = source, CurriculumPlans(source, self.config)
-        try:
-            self._load(state)
-        except UsageError:
-            self.source, self._stages = before
-            raise
+        self.cursor.adopt(source)
         self.excluded = excluded_rows(source, self.config.exclude, says=self.rank == 0)
 
     @property
@@ -240,13 +192,7 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
         Args:
             cost: seconds of a microbatch (`reelweave.loader.buckets.recalibrate`).
         """
-        self._tracker.check_unread()
-        setting = self._position.part.setting.model_copy(update={"cost": cost})
-        position = self._position.going_on(setting, self.world_size, self.config.microbatches)
-        if not position.fits_a_state:
-            return False
-        self._tracker.move(position)
-        return True
+        return self.cursor.recalibrate(cost)
 
     def steps_of_epoch(self, position: Position | None = None) -> int:
         """Return the number of steps of an epoch, finished ones included; 0 after the last epoch.
@@ -254,11 +200,11 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
         Args:
             position: any position in the epoch; None is the current one.
         """
-        return steps_of_epoch(self._stages, self.config, position or self._position)
+        return steps_of_epoch(self.cursor.plans, self.config, position or self.cursor.position)
 
-    def _gives_nothing(self, position: Position) -> bool:
+    def is_over(self, position: Position) -> bool:
         """Return whether the stream has no step behind a position; rank 0 logs a warning if so."""
-        ended = has_ended(self._stages, self.config, position)
+        ended = has_ended(self.cursor.plans, self.config, position)
         if ended and self.rank == 0:
             _log.warning(
                 "a pass over a stream gives nothing: its epochs are over (stream.epochs=%s). For an evaluation after"
@@ -269,16 +215,16 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
 
     def epoch_progress(self) -> EpochProgress:
         """Return the progress of the current epoch."""
-        self._tracker.check_unread()
-        return progress_of(self._stages, self._position)
+        self.cursor.check_unread()
+        return progress_of(self.cursor.plans, self.cursor.position)
 
     def upcoming(self) -> list[UpcomingMicrobatch] | None:
         """Return the microbatches of all ranks in the next step, rank after rank, without opening a file.
 
         None at the end of the stream, or if the next plan has not been made by reading yet.
         """
-        self._tracker.check_unread()
-        return upcoming_step(self._stages, self._position, self.config.epochs, self.latents)
+        self.cursor.check_unread()
+        return upcoming_step(self.cursor.plans, self.cursor.position, self.config.epochs, self.latents)
 
     def _agree(self, share: Share) -> None:
         if get_worker_info() is not None:
@@ -286,36 +232,18 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
         config = self.config.model_dump(include={"epochs", "decode", "max_bad", "max_bad_share"})
         share.agree(self.state_dict() | config | {"rank": self.rank, "world_size": self.world_size})
 
-    def _resume(self, state: IteratorState, worker: int, workers: int) -> PassStart:
-        """Return the beginning of a pass that continues one process's iterator."""
-        if (state.worker, state.workers) != (worker, workers):
-            raise UsageError(
-                f"worker process {state.worker} of {state.workers} saved what {worker} of {workers} loads; give the"
-                " StatefulDataLoader's whole state to the stream, stream.load_state_dict(loader_state), and none to the"
-                " loader"
-            )
-        if get_worker_info() is None:
-            self._stand(LoaderPosition(state.stream, state.rank, state.next, 0))
-            return self._tracker.begin()
-        if not self._load(state.stream) or state.rank != self.rank:
-            raise UsageError(
-                f"the loader's state was saved by rank {state.rank} or planned otherwise, so its processes stand at"
-                " other places now; give it to the stream, stream.load_state_dict(loader_state), and none to the loader"
-            )
-        return self._tracker.begin_at(state.next)
-
     def _read(self, position: Position, first: int) -> Generator[Microbatch | Pack, None, None]:
         worker = get_worker_info()
         if self.share is not None:
             self._agree(self.share)
-        if worker is None and self._gives_nothing(position):
+        if worker is None and self.is_over(position):
             return
         pin = self.config.pin_memory and worker is None and torch.cuda.is_available()
         cache_config = self.config.cache
         cache = None if cache_config is None else DiskCache(cache_config.folder, cache_config.max_bytes)
         stride = 1 if worker is None else worker.num_workers
         microbatches = islice(
-            rank_microbatches(self._stages, self.config, self.rank, position), first, None, stride
+            rank_microbatches(self.cursor.plans, self.config, self.rank, position), first, None, stride
         )
         with ReadPipeline(
             SampleReader(self.source, cache, self.excluded), self.config, pin, self.share
@@ -356,90 +284,6 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
     def dataset_names(self) -> list[str]:
         """Places, revisions and sizes of the datasets, for people: a state holds their fingerprints."""
         return dataset_names(self.source)
-
-    def _state(self, position: Position) -> dict[str, Any]:
-        revisions = self.source.revisions if isinstance(self.source, Blend) else None
-        return state_of(
-            position, self.source.fingerprint, self._config_fingerprint, self.config.seed, revisions
-        )
-
-    @cached_property
-    def _config_fingerprint(self) -> str:
-        return plan_fingerprint(self.config)
-
-
-class StreamIterator:
-    """One pass over a stream in one process; it begins when a batch or its state is first requested.
-
-    Its state, saved by torchdata's StatefulDataLoader, is exact to the microbatch, and valid for the same worker of
-    equally many.
-    """
-
-    def __init__(self, stream: VideoStream) -> None:
-        worker = get_worker_info()
-        self._stream = stream
-        self._worker, self._workers = (0, 1) if worker is None else (worker.id, worker.num_workers)
-        self._batches: Generator[Microbatch | Pack, None, None] | None = None
-        self._start: PassStart | UsageError | None = None
-
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> Microbatch | Pack:
-        start, stream = self._begin_pass(), self._stream
-        if self._batches is None:
-            self._batches = stream._read(start.position, start.first)
-            # Also runs at the interpreter's exit, while the modules of its threads still exist.
-            weakref.finalize(self, self._batches.close)
-        elif get_worker_info() is None and stream._position != start.position:
-            raise UsageError(
-                "the stream was moved since this iterator's last batch, or another iterator reads it, so batches would"
-                " come twice: go on with a new one, iter(stream)"
-            )
-        batch = next(self._batches)
-        if get_worker_info() is None:
-            stream._tracker.move(batch.after)
-        else:
-            stream._tracker.check_followed(start.move)
-        # Counted from the stream's new position; the microbatches in between belong to other workers.
-        first = self._workers - 1 if batch.ends_step else batch.slot + self._workers
-        self._start = PassStart(batch.after, first, start.move)
-        return batch
-
-    def close(self) -> None:
-        """Stop the prefetching threads."""
-        if self._batches is not None:
-            self._batches.close()
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state behind the last microbatch, also within a step."""
-        start = self._begin_pass()
-        return IteratorState(
-            stream=self._stream._state(start.position),
-            rank=self._stream.rank,
-            worker=self._worker,
-            workers=self._workers,
-            next=start.first,
-        ).model_dump()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Resume from a state of the same worker out of equally many.
-
-        Raises:
-            UsageError: the state belongs to another worker, rank or plan.
-        """
-        self._start = self._stream._resume(read_iterator_state(state), self._worker, self._workers)
-        self._batches = None
-
-    def _begin_pass(self) -> PassStart:
-        if self._start is None:
-            try:
-                self._start = self._stream._tracker.begin()
-            except UsageError as error:
-                self._start = error  # kept, because the stream may be moved for another pass
-        if isinstance(self._start, UsageError):
-            raise self._start
-        return self._start
 
 
 def refuse_sharding() -> NoReturn:

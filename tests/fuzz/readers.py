@@ -183,7 +183,7 @@ def _states(folder: Path) -> list[bytes]:
 
 def _state(folder: Path, data: bytes) -> object:
     from reelweave.loader.storage import StorageConfig
-    from reelweave.loader.stream.loader_state import read_iterator_state, read_loader_state
+    from reelweave.loader.stream.cursor.loader_state import read_iterator_state, read_loader_state
     from reelweave.loader.stream.state_diff import diff_states
     from reelweave.pipelines.commands.train.state import _read, describe
 

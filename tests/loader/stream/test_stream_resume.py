@@ -211,7 +211,7 @@ def test_a_state_stays_small_however_often_an_epoch_changes(dataset: Dataset) ->
     accepted = 0
     for number in range(60):
         accepted += stream.recalibrate(LinearQuadraticCost(token_s=1.0 + number / 7, square_s=1e-9 / 7))
-        stream._tracker.move(stream._position.after_step())
+        stream.cursor.move(stream.cursor.position.after_step())
     assert 0 < accepted < 60
     assert len(json.dumps(stream.state_dict())) <= 4096
 
@@ -224,7 +224,7 @@ def test_an_epoch_changed_too_often_is_refused_when_it_resumes_not_when_it_is_sa
         if state is not None:
             stream.load_state_dict(state)
         stream.recalibrate(LinearQuadraticCost(token_s=1.0 + number / 7, square_s=1e-9 / 7))
-        stream._tracker.move(stream._position.after_step())
+        stream.cursor.move(stream.cursor.position.after_step())
         state = stream.state_dict()
     with pytest.raises(UsageError, match="until it ends, use the ranks"):
         VideoStream(dataset, config(buckets=one_by_one, regime="slot")).load_state_dict(state)
@@ -245,7 +245,7 @@ def test_a_state_of_the_most_parts_stays_small(dataset: Dataset) -> None:
 
 
 def test_long_settings_are_refused_before_a_state_grows_beyond_its_bounds(dataset: Dataset) -> None:
-    position = VideoStream(dataset, config())._position
+    position = VideoStream(dataset, config()).cursor.position
     names = [f"{number:016x}" for number in range(MAX_PARTS)]
     for number, name in enumerate(names):
         cost = LinearQuadraticCost(fixed_s=1 / 7, token_s=number + 1 / 7, square_s=1e-9 / 7)

@@ -7,7 +7,7 @@ from torch.utils.data import get_worker_info
 
 from reelweave.loader.errors import UsageError
 from reelweave.loader.plan.position import Position, read_state, state_of
-from reelweave.loader.stream.worker_starts import WorkerStarts
+from reelweave.loader.stream.cursor.worker_starts import WorkerStarts
 
 
 class PassStart(NamedTuple):
