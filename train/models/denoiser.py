@@ -64,6 +64,10 @@ class Denoiser(nn.Module):
     pooled_width: int = 0
     times: tuple[float, float] = (0.0, 1.0)
 
+    def notices(self) -> list[str]:
+        """Return a line for each key of the configuration that a published model does not read."""
+        return []
+
     def compare_text(self, text: TextConfig) -> list[str]:  # noqa: ARG002 - for published models
         """Return a line for each setting of text that differs from what the model was trained with."""
         return []

@@ -126,3 +126,16 @@ def test_text_that_is_encoded_otherwise_is_said(
     assert len(lines) == len(keys)
     assert all(key in line for key, line in zip(keys, lines, strict=True))
     assert objective.endswith(f"{tmp_path} has no scheduler/scheduler_config.json")
+
+
+def test_keys_that_a_family_does_not_read_are_said(tmp_path: Path) -> None:
+    config = run_config(tmp_path, "wan")
+    assert isinstance(config.model, DiffusersConfig)
+    for update, lines in (
+        ({"guidance": 6.0, "fps": 24.0}, ["model.guidance=6.0", "model.fps=24.0"]),
+        ({"text_tokens": 8}, []),
+    ):
+        model = config.model.model_copy(update=update)
+        changed = config.model_copy(update={"model": model})
+        *compared, _ = compare_with_published(changed, build_denoiser(model, 24, 8), new=True)
+        assert [line.partition(" ")[0] for line in compared] == lines

@@ -3,7 +3,6 @@
 Each family is a small subclass in its own module that calls the model as its pipeline does.
 """
 
-import logging
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,12 +26,13 @@ from reelweave.train.models.attention.patches import Patch
 from reelweave.train.models.attention.positions import Window
 from reelweave.train.models.denoiser import Denoiser, InputRows
 from reelweave.train.models.dit import TokenLayout, tokens
-from reelweave.train.models.published.context_parallel import in_a_row
+from reelweave.train.models.published.context_parallel import Placed, Rotation, in_a_row, select_positions
 from reelweave.train.models.published.size import PublishedSize
 from reelweave.train.models.published.vae_base import PublishedVae
 from reelweave.train.models.published.weights import PublishedModel
 
-_log = logging.getLogger(__name__)
+_TEXT_TOKENS = 512
+"""Length that most pipelines pad T5's output to."""
 
 
 class DiffusersDenoiser(Denoiser):
@@ -54,6 +54,9 @@ class DiffusersDenoiser(Denoiser):
         stem: name pattern of layers that read latents, times and text, whose input gradients are not needed.
         rows: name patterns of layers with the rows they apply to; the first match counts, default video.
         blocks: names of the lists of repeated blocks.
+        token_dim: dimension of the tokens in the cosines and sines of ``model.rope``.
+        keys: keys of the configuration that only some families read, and this one does.
+        rate: frames per second that its models were trained at; None: none is known, or see `frame_rate`.
         vae: VAE of its pipeline.
         sizes: published transformers by name, for plans without their files.
         model: the diffusers model.
@@ -66,6 +69,9 @@ class DiffusersDenoiser(Denoiser):
     stem: ClassVar[str]
     rows: ClassVar[Sequence[tuple[str, InputRows]]]
     blocks: ClassVar[tuple[str, ...]] = ("transformer_blocks",)
+    token_dim: ClassVar[int] = 0
+    keys: ClassVar[frozenset[str]] = frozenset({"text_tokens"})
+    rate: ClassVar[float | None] = None
     vae: ClassVar[type[PublishedVae]]
     sizes: ClassVar[Mapping[str, PublishedSize]] = MappingProxyType({})
 
@@ -94,8 +100,6 @@ class DiffusersDenoiser(Denoiser):
             self._published.load_(self.model)
         if config.fused and has_fused_blocks(self.model):
             patch(self.model)
-        elif config.fused:
-            _log.warning("%s has no fused blocks and runs as diffusers has it (docs/patch.md)", self.source)
         from reelweave.train.models.published.float32 import keep_float32
 
         self._float32 = tuple(keep_float32(self.model))
@@ -126,7 +130,20 @@ class DiffusersDenoiser(Denoiser):
             config: configuration of the model.
             described: its config.json.
         """
-        return None
+        return cls.rate
+
+    def notices(self) -> list[str]:
+        """Return a line for each key that is set and not read, and for blocks that stay diffusers' own."""
+        unread = [
+            f"model.{key}={value} is not read: {self.source} has nothing that it is about; leave it out"
+            for key in ("boundary", "text_tokens", "guidance", "fps")
+            if (value := getattr(self.config, key)) is not None and key not in self.keys
+        ]
+        if self.config.fused and not has_fused_blocks(self.model):
+            unread.append(
+                f"model.fused: {self.source} has no fused blocks and runs as diffusers has it; set it to false"
+            )
+        return unread
 
     def compare_text(self, text: TextConfig) -> list[str]:
         if isinstance(text, TransformersTextConfig) and text.padding == "text":
@@ -232,7 +249,7 @@ class DiffusersDenoiser(Denoiser):
     @property
     def text_length(self) -> int | None:
         """Fixed number of text tokens; None: as many as there are."""
-        raise NotImplementedError
+        return self.config.text_tokens or _TEXT_TOKENS
 
     def fill_context(self, context_BMD: torch.Tensor, mask_BM: torch.Tensor) -> torch.Tensor:
         """Zero the context where the mask is false, and zero-pad it to [B, text_length, D].
@@ -267,6 +284,8 @@ class DiffusersDenoiser(Denoiser):
     ) -> torch.Tensor:
         """Return the prediction for patches in a row, [B, C, L * t, h, w].
 
+        Here for models whose positions are those of ``model.rope``, which their blocks hand on to attention.
+
         Args:
             x_BCTHW: patches in a row.
             time_B: times, as in `_predict`.
@@ -275,7 +294,15 @@ class DiffusersDenoiser(Denoiser):
             grid: token grid of the whole video.
             pack: layout of the local tokens.
         """
-        raise NotImplementedError
+        assert pack.self_attend is not None, "checked by denoise"
+        attend, local = pack.self_attend, (*(slice(None),) * self.token_dim, pack.local)
+
+        def select(rotation: Rotation) -> Placed:
+            cos, sin = rotation
+            return Placed((cos[local], sin[local]), attend, pack.joint)
+
+        with select_positions(self.model.rope, self._latent_size(grid), select):
+            return self._predict(x_BCTHW, time_B, context_BMD, mask_BM)
 
     def _latent_size(self, grid: tuple[int, int, int]) -> list[int]:
         """Return the frames, rows and columns of latents of a token grid."""
@@ -283,10 +310,14 @@ class DiffusersDenoiser(Denoiser):
 
     def _attention(self, video: int, text: int) -> int:
         """Return the FLOPs of scores and weighted sums."""
-        raise NotImplementedError
+        pairs = (video + text) ** 2 if self.joint_text else video * (video + text)
+        return int(self.model.config.num_layers * 4 * pairs * self._width)
 
     def _patch(self) -> Patch:
-        t, h, w = self.model.config.patch_size
+        theirs = self.model.config
+        if isinstance(theirs.patch_size, int):
+            return theirs.patch_size_t or 1, theirs.patch_size, theirs.patch_size
+        t, h, w = theirs.patch_size
         return t, h, w
 
     def _text_width(self) -> int:

@@ -14,6 +14,8 @@ from reelweave.train.objectives.published import Compared, compare
 def compare_with_published(config: TrainConfig, dit: Denoiser, new: bool) -> list[str]:
     """Return a line for each part, objective and text, that differs from what the model was trained with.
 
+    Keys of the model that it does not read have a line, too.
+
     Args:
         config: configuration of a run, or of samples of the published model.
         dit: its model; there are no lines for models of ours.
@@ -24,7 +26,7 @@ def compare_with_published(config: TrainConfig, dit: Denoiser, new: bool) -> lis
     """
     if not isinstance(config.model, DiffusersConfig):
         return []
-    lines = dit.compare_text(config.text)
+    lines = [*dit.notices(), *dit.compare_text(config.text)]
     try:
         scheduler = scheduler_description(config.model.name, "model.name")
     except UsageError as error:

@@ -12,7 +12,6 @@ from reelweave.loader.errors import UsageError
 from reelweave.train.config.model import DiffusersConfig
 from reelweave.train.config.parts import TextConfig
 from reelweave.train.config.text import TransformersTextConfig
-from reelweave.train.models.attention.patches import Patch
 from reelweave.train.models.dit import TokenLayout
 from reelweave.train.models.published.context_parallel import JointAttention, Placed, Rotation
 from reelweave.train.models.published.shared import DiffusersDenoiser
@@ -65,6 +64,7 @@ class CogVideoX(DiffusersDenoiser):
         (r"", "both"),
     )
     joint_text = True
+    keys = frozenset[str]()
     vae = CogVideoXVae
 
     @classmethod
@@ -187,10 +187,3 @@ class CogVideoX(DiffusersDenoiser):
             **kind,
         )
         return rotation
-
-    def _attention(self, video: int, text: int) -> int:
-        return int(self.model.config.num_layers * 4 * (video + text) ** 2 * self._width)
-
-    def _patch(self) -> Patch:
-        theirs = self.model.config
-        return theirs.patch_size_t or 1, theirs.patch_size, theirs.patch_size

@@ -1,19 +1,14 @@
 """Cosmos of diffusers, text to world."""
 
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 
 from reelweave.train.config.model import DiffusersConfig
 from reelweave.train.models.dit import TokenLayout
-from reelweave.train.models.published.context_parallel import (
-    JointAttention,
-    Placed,
-    Rotation,
-    select_positions,
-)
+from reelweave.train.models.published.context_parallel import JointAttention, select_positions
 from reelweave.train.models.published.shared import DiffusersDenoiser
 from reelweave.train.models.published.vae_base import PublishedVae
 
@@ -48,6 +43,7 @@ class Cosmos(DiffusersDenoiser):
     time_unit = 1.0
     stem = r"^patch_embed|^time_embed\.t_embedder\.linear_1$|attn2\.to_[kv]$"
     rows = ((r"time_embed|norm.*linear_[12]$", "sample"), (r"attn2\.to_[kv]$|crossattn_proj", "text"))
+    keys = frozenset({"fps", "text_tokens"})
     vae = CosmosVae
 
     @classmethod
@@ -60,10 +56,6 @@ class Cosmos(DiffusersDenoiser):
         self.largest = (T // t, H // h, W // w)
         for block in self.model.transformer_blocks:
             block.attn1.set_processor(JointAttention(block.attn1.processor, pairs=-2))
-
-    @property
-    def text_length(self) -> int:
-        return self.config.text_tokens or 512
 
     def _predict(
         self, x_BCTHW: torch.Tensor, time_B: torch.Tensor, context_BMD: torch.Tensor, mask_BM: torch.Tensor
@@ -90,21 +82,13 @@ class Cosmos(DiffusersDenoiser):
         grid: tuple[int, int, int],
         pack: TokenLayout,
     ) -> torch.Tensor:
-        assert pack.self_attend is not None, "checked by denoise"
-        attend, size = pack.self_attend, self._latent_size(grid)
-
-        def select(rotation: Rotation) -> Placed:
-            cos_LD, sin_LD = rotation
-            return Placed((cos_LD[pack.local], sin_LD[pack.local]), attend)
-
-        with ExitStack() as stack:
-            stack.enter_context(select_positions(self.model.rope, size, select))
-            if (learned := self.model.learnable_pos_embed) is not None:
-                stack.enter_context(select_positions(learned, size, lambda x_BLD: x_BLD[:, pack.local]))
-            return self._predict(x_BCTHW, time_B, context_BMD, mask_BM)
-
-    def _attention(self, video: int, text: int) -> int:
-        return int(self.model.config.num_layers * 4 * video * (video + text) * self._width)
+        learned, size = self.model.learnable_pos_embed, self._latent_size(grid)
+        with (
+            nullcontext()
+            if learned is None
+            else select_positions(learned, size, lambda x_BLD: x_BLD[:, pack.local])
+        ):
+            return super()._predict_part(x_BCTHW, time_B, context_BMD, mask_BM, grid, pack)
 
     def _text_width(self) -> int:
         theirs = self.model.config

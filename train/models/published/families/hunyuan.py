@@ -1,23 +1,13 @@
 """HunyuanVideo of diffusers, text to video."""
 
-from collections.abc import Mapping
-from typing import Any
-
 import torch
 
 from reelweave.loader.errors import UsageError
-from reelweave.train.config.model import DiffusersConfig
 from reelweave.train.config.parts import TextConfig
 from reelweave.train.config.text import TransformersTextConfig
-from reelweave.train.models.attention.patches import Patch
 from reelweave.train.models.dit import TokenLayout
 from reelweave.train.models.encoders.decode_tiles import TileAxis
-from reelweave.train.models.published.context_parallel import (
-    JointAttention,
-    Placed,
-    Rotation,
-    select_positions,
-)
+from reelweave.train.models.published.context_parallel import JointAttention
 from reelweave.train.models.published.shared import DiffusersDenoiser
 from reelweave.train.models.published.size import PublishedSize
 from reelweave.train.models.published.vae_base import PublishedVae
@@ -75,12 +65,10 @@ class HunyuanVideo(DiffusersDenoiser):
     )
     blocks = ("transformer_blocks", "single_transformer_blocks")
     joint_text = True
+    keys = frozenset({"guidance"})
+    rate = 24.0
     vae = HunyuanVideoVae
     sizes = _SIZES
-
-    @classmethod
-    def frame_rate(cls, config: DiffusersConfig, described: Mapping[str, Any]) -> float:  # noqa: ARG003
-        return 24.0
 
     def _prepare(self) -> None:
         theirs = self.model.config
@@ -148,20 +136,12 @@ class HunyuanVideo(DiffusersDenoiser):
         grid: tuple[int, int, int],
         pack: TokenLayout,
     ) -> torch.Tensor:
-        assert pack.self_attend is not None, "checked by denoise"
-        attend = pack.self_attend
-
-        def select(rotation: Rotation) -> Placed:
-            cos_LD, sin_LD = rotation
-            return Placed((cos_LD[pack.local], sin_LD[pack.local]), attend, pack.joint)
-
         # The refiner sees the whole text, and its gradient on each rank is that of the local tokens.
         refined = self.model.context_embedder.register_forward_hook(
             lambda _module, _inputs, text_BMD: text_BMD[:, pack.local_text]
         )
         try:
-            with select_positions(self.model.rope, self._latent_size(grid), select):
-                return self._predict(x_BCTHW, time_B, context_BMD, mask_BM)
+            return super()._predict_part(x_BCTHW, time_B, context_BMD, mask_BM, grid, pack)
         finally:
             refined.remove()
 
@@ -169,7 +149,3 @@ class HunyuanVideo(DiffusersDenoiser):
         theirs = self.model.config
         joint = (theirs.num_layers + theirs.num_single_layers) * (video + text) ** 2
         return int(4 * (joint + theirs.num_refiner_layers * text**2) * self._width)
-
-    def _patch(self) -> Patch:
-        theirs = self.model.config
-        return theirs.patch_size_t, theirs.patch_size, theirs.patch_size

@@ -12,13 +12,7 @@ from reelweave.train.config.first_frames import FirstFramesConfig
 from reelweave.train.config.model import DiffusersConfig
 from reelweave.train.models.attention.positions import Window
 from reelweave.train.models.denoiser import InputRows
-from reelweave.train.models.dit import TokenLayout
-from reelweave.train.models.published.context_parallel import (
-    Placed,
-    Rotation,
-    SelfAttention,
-    select_positions,
-)
+from reelweave.train.models.published.context_parallel import Rotation, SelfAttention, select_positions
 from reelweave.train.models.published.experts import times_of
 from reelweave.train.models.published.families.wan_vae import WanVae
 from reelweave.train.models.published.folder import PIPELINE, pipeline_description
@@ -55,6 +49,8 @@ class Wan(DiffusersDenoiser):
     stem = r"^patch_embedding$|time_embedder\.linear_1$|text_embedder\.linear_1$"
     rows = ((r"time_", "sample"), (r"text_embedder|attn2\.to_[kv]$", "text"))
     blocks = ("blocks",)
+    token_dim = 1
+    keys = frozenset({"boundary", "text_tokens"})
     vae = WanVae
     sizes = _SIZES
 
@@ -70,10 +66,6 @@ class Wan(DiffusersDenoiser):
         self.largest = (self.model.config.rope_max_seq_len,) * 3
         for block in self.model.blocks:
             block.attn1.set_processor(SelfAttention(block.attn1.processor))
-
-    @property
-    def text_length(self) -> int:
-        return self.config.text_tokens or 512
 
     def condition(self, latents_BCTHW: torch.Tensor, num_given: Sequence[int]) -> torch.Tensor:
         if not self.reads_picture:
@@ -129,28 +121,6 @@ class Wan(DiffusersDenoiser):
             hidden_states=x_BCTHW, timestep=time, encoder_hidden_states=context_BMD, return_dict=False
         )[0]
         return y_BCTHW
-
-    def _predict_part(
-        self,
-        x_BCTHW: torch.Tensor,
-        time_B: torch.Tensor,
-        context_BMD: torch.Tensor,
-        mask_BM: torch.Tensor,
-        grid: tuple[int, int, int],
-        pack: TokenLayout,
-    ) -> torch.Tensor:
-        assert pack.self_attend is not None, "checked by denoise"
-        attend = pack.self_attend
-
-        def select(rotation: Rotation) -> Placed:
-            cos_1L1D, sin_1L1D = rotation
-            return Placed((cos_1L1D[:, pack.local], sin_1L1D[:, pack.local]), attend)
-
-        with select_positions(self.model.rope, self._latent_size(grid), select):
-            return self._predict(x_BCTHW, time_B, context_BMD, mask_BM)
-
-    def _attention(self, video: int, text: int) -> int:
-        return int(self.model.config.num_layers * 4 * video * (video + text) * self._width)
 
     def _text_width(self) -> int:
         return int(self.model.config.text_dim)
