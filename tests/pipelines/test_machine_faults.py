@@ -12,6 +12,7 @@ import pytest
 
 from tests.failing_reads import FailingReads, library
 from tests.foreign_tars import by_tarfile, video
+from tests.thorough import beyond
 from tests.warm import Warm
 
 SOUND = {"FAIL_BELOW": "/nowhere"}
@@ -60,7 +61,7 @@ def test_index_goes_on_with_the_same_command(warm: Warm, indexed: Path, tmp_path
     assert warm.start("verify", str(tmp_path / "ds"), env=SOUND).ended()[0] == 0
 
 
-@pytest.mark.parametrize("times", [2, None])
+@pytest.mark.parametrize("times", beyond(1, [2, None]))
 def test_a_stream_counts_no_sample_as_bad(indexed: Path, tmp_path: Path, times: int | None) -> None:
     code = f"""
 from reelweave.loader.dataset import open_dataset

@@ -178,6 +178,7 @@ def test_lpips_is_trained_on_and_reported(folder, tmp_path):
     assert set(tensors(tmp_path / "run")) == set(publish(tmp_path).state_dict())
 
 
+@thorough
 def test_looks_are_recorded_once_after_a_resume_and_shown(folder, tmp_path):
     held_out = [MixedStream().microbatch(step) for step in range(3)]
     look = Evaluation(2, lambda: held_out, shown=2)
