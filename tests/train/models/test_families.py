@@ -15,13 +15,28 @@ from reelweave.train.models.published.vae import DiffusersVAE
 from reelweave.train.models.published.vae_base import PublishedVae
 from reelweave.train.vae.network import VideoVae
 
-DOCS = Path(__file__).parents[3] / "docs"
+ROOT = Path(__file__).parents[3]
+DOCS = ROOT / "docs"
+OF_FAMILIES = ("train/models/published/families/", "train/kernels/patch/blocks/")
 EACH = pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.source)
 
 
 def test_each_class_of_diffusers_has_one_family() -> None:
     assert len(TRANSFORMERS) == len(FAMILIES)
     assert {family.vae for family in FAMILIES} == set(VAES.values())
+
+
+def test_no_other_code_asks_which_family_it_is() -> None:
+    names = {*TRANSFORMERS, *VAES}
+    asking = [
+        f"{path}: {name}"
+        for room in ("curate", "loader", "pipelines", "train")
+        for file in (ROOT / room).rglob("*.py")
+        if not (path := file.relative_to(ROOT).as_posix()).startswith(OF_FAMILIES)
+        for name in names
+        if name in file.read_text()
+    ]
+    assert asking == []
 
 
 @EACH
