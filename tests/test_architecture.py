@@ -46,6 +46,16 @@ DOORS = (
     "train/latents/",  # compares their encoders
 )
 """Where the whole configuration of a training run may be held; components take their own."""
+CURATION = "reelweave.curate.config"
+CURATION_DOORS = (
+    "curate/run/curate.py",  # begins a run
+    "curate/run/sample_run.py",
+    "curate/run/outlook/work.py",  # says what a run would do
+    "curate/run/reference_sets.py",  # take their own parts of it, as the models of a run do
+    "curate/run/stages/model_stages.py",
+    "curate/run/state/run_inputs.py",  # hands parts on
+)
+"""Where the whole configuration of a curation may be held."""
 HEAVY = {"ray", "transformers", "open_clip", "ortools", "torchvision", "decord", "scenedetect"}
 
 
@@ -263,6 +273,18 @@ def test_components_of_training_do_not_hold_the_whole_configuration() -> None:
         if any(f"reelweave.{name}" == WHOLE for name in imports(path, whole=True))
     ]
     assert [path for path in holders if not path.startswith(DOORS)] == []
+
+
+def test_components_of_curation_do_not_hold_the_whole_configuration() -> None:
+    holders = [
+        path.relative_to(ROOT).as_posix()
+        for path in files("curate")
+        for node, _ in imported(path)
+        if isinstance(node, ast.ImportFrom)
+        and node.module == CURATION
+        and any(alias.name == "CurateConfig" for alias in node.names)
+    ]
+    assert sorted(holders) == sorted(CURATION_DOORS)
 
 
 @pytest.mark.parametrize("room", ROOMS)
