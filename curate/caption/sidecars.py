@@ -15,6 +15,8 @@ SIDECARS = (".txt", ".json")
 """Suffixes of sidecars, in the order in which they are read."""
 UNUSED = "unused_sidecar"
 """Key of a caption's provenance: the sidecar that was not used, though a caption came from elsewhere."""
+CUT = "cut_of"
+"""Key of a caption's provenance: the length of the text of which it is the begin."""
 _UNREADABLE, _UNUSED = "unreadable:", "unused:"
 _NOT_UTF8 = "not UTF-8"
 _SHOWN_KEYS = 3

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from reelweave.curate.caption.config import CaptionConfig
 from reelweave.curate.caption.sidecars import (
+    CUT,
     SIDECARS,
     UNUSED,
     UnusedSidecarError,
@@ -58,9 +59,9 @@ def find_written(
         MachineError: The disk, the network or this machine keeps a sidecar from being read.
         ObjectError: A sidecar exists and cannot be read, or lists captions of segments.
     """
-    text = _clean(caption or "", config.max_chars)
-    if text:
-        return Caption(text, "input")
+    found = _caption(caption or "", "input", config)
+    if found.text:
+        return found
     stem = stem_of(path)
     unused = ""
     for suffix in SIDECARS if config.sidecars else ():
@@ -74,13 +75,14 @@ def find_written(
         except UnusedSidecarError as error:
             unused = unused or unused_origin(name, error)
             continue
-        if text := _clean(text, config.max_chars):
-            return Caption(text, f"sidecar:{name}")
+        found = _caption(text, f"sidecar:{name}", config)
+        if found.text:
+            return found
     if config.container:
         for tag in CONTAINER_TAGS:
-            text = _clean(tags.get(tag, ""), config.max_chars)
-            if plausible(text, stem.rsplit("/", 1)[-1]):
-                return with_unused(Caption(text, f"container:{tag}"), unused)
+            found = _caption(tags.get(tag, ""), f"container:{tag}", config)
+            if plausible(found.text, stem.rsplit("/", 1)[-1]):
+                return with_unused(found, unused)
     return Caption("", unused) if unused else NO_CAPTION
 
 
@@ -112,8 +114,11 @@ def plausible(text: str, name: str) -> bool:
     return count >= _MIN_WORDS and letters >= _MIN_LETTERS * len(written)
 
 
-def _clean(text: str, max_chars: int) -> str:
+def _caption(text: str, source: str, config: CaptionConfig) -> Caption:
+    """Return a text as a caption, cut off at the last word within the maximum, which its provenance tells."""
     # JSON may contain half a surrogate pair, which UTF-8 cannot encode.
-    text = text.replace("\0", " ").encode("utf-8", "replace").decode()
-    words = " ".join(text.split())
-    return words if len(words) <= max_chars else words[: max_chars + 1].rsplit(" ", 1)[0][:max_chars]
+    joined = " ".join(text.replace("\0", " ").encode("utf-8", "replace").decode().split())
+    if len(joined) <= config.max_chars:
+        return Caption(joined, source)
+    head = joined[: config.max_chars + 1].rsplit(" ", 1)[0][: config.max_chars]
+    return Caption(head, source, {CUT: f"{len(joined)} characters"})

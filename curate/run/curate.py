@@ -3,16 +3,13 @@
 import importlib.metadata
 import json
 import sys
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from reelweave.curate.caption.sidecars import UNUSED, describe_unused
 from reelweave.curate.config import CurateConfig
 from reelweave.curate.filters.measure import ADDED
 from reelweave.curate.ledger.digest import digest_of
@@ -32,8 +29,9 @@ from reelweave.curate.run.stages.model_stages import availability, check, model_
 from reelweave.curate.run.state.curation_state import CurationState
 from reelweave.curate.run.state.run_inputs import RunInputs
 from reelweave.curate.run.tables.clips import clip_ids
-from reelweave.curate.run.tables.columns import column, equal, filter_rows, places_in, texts_of
+from reelweave.curate.run.tables.columns import equal, filter_rows, places_in, texts_of
 from reelweave.curate.run.tables.places import identities_of
+from reelweave.curate.run.tables.remarks import describe_captions, describe_clips
 from reelweave.curate.run.tables.samples import accounting_table, scores_table
 from reelweave.curate.run.undone import describe_unanswered
 from reelweave.curate.run.write_shards import write_shards
@@ -249,7 +247,12 @@ def _curate(
     )
     rejected = pa.concat_arrays([_rejected_ids(table) for table in clips])
     seconds = driver.seconds()
-    notes = (*driver.notes(), *_unused_sidecars(clips), *state.verdict.copies.notes, *_remarks(clips))
+    notes = (
+        *driver.notes(),
+        *describe_captions(clips, config.captions.max_chars),
+        *state.verdict.copies.notes,
+        *describe_clips(clips),
+    )
     del state, driver, clips  # publishing takes as much memory again
     stored = [source.to_stored() for source in request.sources]
     ledger.notes.write("inputs", {"inputs": list(request.inputs), "sources": stored})
@@ -289,39 +292,6 @@ def _older(request: Asked, config: CurateConfig) -> tuple[str, ...]:
 def _rejected_ids(clips: pa.Table) -> pa.Array:
     """Return the identities of clips that may come back."""
     return clip_ids(filter_rows(clips, ~equal(clips, "state", "kept") & ~equal(clips, "sha256", "")))
-
-
-def _unused_sidecars(clips: Iterable[pa.Table]) -> tuple[str, ...]:
-    """Return in words how many kept clips have a sidecar that was not used."""
-    origins: list[str | None] = []
-    for table in clips:
-        kept = filter_rows(table, equal(table, "state", "kept"))
-        beside = pc.map_lookup(column(kept, "caption_provenance"), UNUSED, "first")
-        origins += pc.coalesce(beside, column(kept, "caption_source")).to_pylist()
-    return describe_unused(origins)
-
-
-def _remarks(clips: Iterable[pa.Table]) -> tuple[str, ...]:
-    """Return in words how many kept clips were changed as no mark asks for, or lack the sound of their film."""
-    pictures: Counter[str] = Counter()
-    silent: Counter[str] = Counter()
-    for table in clips:
-        kept = filter_rows(table, equal(table, "state", "kept"))
-        pictures.update(filter(None, column(kept, "reason").to_pylist()))
-        # What an error says of one film stands behind a colon.
-        left_out = (
-            audio[6:-1].partition(": ")[0]
-            for audio in column(kept, "audio").to_pylist()
-            if audio[:6] == "none ("
-        )
-        silent.update(left_out)
-    return tuple(
-        f"{pluralize(count, 'clip')}: {reason} (accounting.parquet, reason)"
-        for reason, count in sorted(pictures.items())
-    ) + tuple(
-        f"{pluralize(count, 'clip has', 'clips have')} no sound: {reason} (index.parquet, audio)"
-        for reason, count in sorted(silent.items())
-    )
 
 
 def versions() -> dict[str, str]:

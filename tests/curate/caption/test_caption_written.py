@@ -148,7 +148,9 @@ def test_a_tag_that_tells_of_something_is_one_when_asked_for(tmp_path: Path, tag
 
 def test_long_captions_are_cut_at_a_word(tmp_path: Path) -> None:
     put(tmp_path, "deep/a.b.txt", "one two three four")
-    assert caption_of(tmp_path, max_chars=9).text == "one two"
+    found = caption_of(tmp_path, max_chars=9)
+    assert (found.text, found.provenance) == ("one two", {"cut_of": "18 characters"})
+    assert caption_of(tmp_path, max_chars=18).provenance == {}
 
 
 def test_a_file_too_large_to_be_a_caption_is_not_read(tmp_path: Path) -> None:

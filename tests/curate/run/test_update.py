@@ -268,6 +268,8 @@ def test_sidecars_that_are_not_used_are_counted_by_reason(tmp_path: Path) -> Non
     (raw / "one.json").write_text('{"text": "A boat."}')
     (raw / "two.json").write_text('{"prompt": "A kite."}')
     (raw / "three.txt").write_text(" \n")
+    write_video(raw / "four.mp4", (30,), first_scene=6)
+    (raw / "four.txt").write_text("word " * 1000)
     notes = curate([str(raw)], str(out), SMALL).notes
     assert any(
         note.startswith(
@@ -278,6 +280,9 @@ def test_sidecars_that_are_not_used_are_counted_by_reason(tmp_path: Path) -> Non
     assert any(
         "1 clip has no caption of a sidecar, since it is empty (the first: three.txt)" in note
         for note in notes
+    )
+    assert any(
+        "1 clip has a written caption of more than captions.max_chars = 4,000" in note for note in notes
     )
     origins = {row["caption_source"] for row in open_dataset(out).index.to_pylist()}
     assert 'unused:one.json (JSON without the key "caption")' in origins

@@ -1,0 +1,56 @@
+"""Sentences for the person who runs a curation: what kept clips lack, or were changed by."""
+
+from collections import Counter
+from collections.abc import Iterable
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from reelweave.curate.caption.sidecars import CUT, UNUSED, describe_unused
+from reelweave.curate.run.tables.columns import column, equal, filter_rows
+from reelweave.loader.text import pluralize
+
+
+def describe_captions(clips: Iterable[pa.Table], max_chars: int) -> tuple[str, ...]:
+    """Return in words how many kept clips have a sidecar that was not used, or only the begin of a caption."""
+    origins: list[str | None] = []
+    cut = 0
+    for table in clips:
+        kept = filter_rows(table, equal(table, "state", "kept"))
+        unused, cut_of = (
+            pc.map_lookup(column(kept, "caption_provenance"), key, "first") for key in (UNUSED, CUT)
+        )
+        origins += pc.coalesce(unused, column(kept, "caption_source")).to_pylist()
+        cut += len(cut_of) - cut_of.null_count
+    unused_notes = describe_unused(origins)
+    if not cut:
+        return unused_notes
+    clips_have = pluralize(cut, "clip has", "clips have")
+    return (
+        *unused_notes,
+        f"{clips_have} a written caption of more than captions.max_chars = {max_chars:,} characters: the rest is cut"
+        " off",
+    )
+
+
+def describe_clips(clips: Iterable[pa.Table]) -> tuple[str, ...]:
+    """Return in words how many kept clips were changed as no mark asks for, or lack the sound of their film."""
+    pictures: Counter[str] = Counter()
+    silent: Counter[str] = Counter()
+    for table in clips:
+        kept = filter_rows(table, equal(table, "state", "kept"))
+        pictures.update(filter(None, column(kept, "reason").to_pylist()))
+        # What an error says of one film stands behind a colon.
+        left_out = (
+            audio[6:-1].partition(": ")[0]
+            for audio in column(kept, "audio").to_pylist()
+            if audio[:6] == "none ("
+        )
+        silent.update(left_out)
+    return tuple(
+        f"{pluralize(count, 'clip')}: {reason} (accounting.parquet, reason)"
+        for reason, count in sorted(pictures.items())
+    ) + tuple(
+        f"{pluralize(count, 'clip has', 'clips have')} no sound: {reason} (index.parquet, audio)"
+        for reason, count in sorted(silent.items())
+    )
