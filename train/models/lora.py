@@ -3,7 +3,7 @@
 An adapted layer computes W x + alpha / rank B A x with frozen W and B initialized to zero.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from typing import Any
 
@@ -16,6 +16,9 @@ from reelweave.train.models.denoiser import Denoiser, InputRows
 from reelweave.train.models.published.shared import DiffusersDenoiser
 
 _NAME = "default"
+
+Rounding = Callable[[str, torch.Tensor], torch.Tensor]
+"""Function from the name of a weight, without its model's prefix, and the weight to the rounded weight."""
 
 
 def adapt(denoiser: Denoiser, config: LoraConfig) -> None:
@@ -92,16 +95,27 @@ def check_adapters(denoiser: Denoiser, weights: dict[str, torch.Tensor]) -> None
         )
 
 
-def merge(denoiser: Denoiser) -> None:
-    """Merge every adapter into its layer, in the layer's dtype, and remove it."""
+def merge(denoiser: Denoiser, round_merged: Rounding | None = None) -> None:
+    """Merge every adapter into its layer, and remove it.
+
+    Args:
+        denoiser: the adapted model.
+        round_merged: makes a weight from its name and its sum in float32; None: the sum has the layer's dtype.
+    """
     from peft.tuners.tuners_utils import BaseTunerLayer
 
     inner = adapted_module(denoiser)
     for name, layer in list(inner.named_modules()):
         if isinstance(layer, BaseTunerLayer):
+            base = layer.get_base_layer()
+            if round_merged is not None:
+                # Merged in a narrow dtype, the sum would be rounded to it before it is rounded to another.
+                base.weight.data = base.weight.data.to(torch.promote_types(base.weight.dtype, torch.float32))
             layer.merge()
+            if round_merged is not None:
+                base.weight.data = round_merged(f"{name}.weight", base.weight.data)
             parent, _, child = name.rpartition(".")
-            setattr(inner.get_submodule(parent), child, layer.get_base_layer())
+            setattr(inner.get_submodule(parent), child, base)
     denoiser.adapted = False
 
 

@@ -6,12 +6,15 @@ tokenizer, or for a model of ours config.json and model.safetensors. Both appear
 
 import argparse
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from reelweave.loader.errors import UsageError
 from reelweave.loader.storage import StorageConfig, open_object
 from reelweave.pipelines.configuration.storage_options import add_storage_arguments, storage_config
 from reelweave.pipelines.terminal.console import print_json, stderr, stdout
+
+if TYPE_CHECKING:
+    from reelweave.train.config.run import TrainConfig
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dtype",
         choices=("float32", "bfloat16", "float16"),
-        help="type that weights are rounded to at last (default: as stored)",
+        help="type that weights are rounded to at last (default: as stored; merged: model.dtype of the run)",
     )
     parser.add_argument(
         "--merge",
@@ -107,10 +110,22 @@ def _folder(options: argparse.Namespace, config: StorageConfig) -> dict[str, Any
     with join("cpu") as world:
         trained = load_trained(options.checkpoint, world.device, options.weights, config)
         export(trained, out, options.merge, options.dtype)
-    lora = trained.config.lora
-    if lora is not None and not options.merge:
+    _say_rounding(trained.config, options)
+    return {"step": trained.step, "weights": trained.weights, "merged": options.merge}
+
+
+def _say_rounding(config: "TrainConfig", options: argparse.Namespace) -> None:
+    """Say where the scale of adapters is, or what merged weights are rounded to unasked."""
+    lora, narrow = config.lora, getattr(config.model, "dtype", "float32")
+    if lora is None:
+        return
+    if not options.merge:
         _say(
             f"lora.alpha {lora.alpha:g} / lora.rank {lora.rank} is multiplied into the matrices, so the file says alpha"
             f" {lora.rank}: adapters act at the same scale, also where a reader ignores alpha"
         )
-    return {"step": trained.step, "weights": trained.weights, "merged": options.merge}
+    elif narrow != "float32" and not options.dtype:
+        _say(
+            f"the merged weights are rounded to {narrow}, as the run held those under the adapters (model.dtype);"
+            " --dtype float32 keeps the sums"
+        )

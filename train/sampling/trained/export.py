@@ -17,7 +17,7 @@ from reelweave.train.checkpoint.new_folder import check_new, new_folder
 from reelweave.train.config.lora import LoraConfig
 from reelweave.train.config.model import DiffusersConfig
 from reelweave.train.models.bundle import Bundle
-from reelweave.train.models.lora import adapter_weights, merge
+from reelweave.train.models.lora import Rounding, adapter_weights, merge
 from reelweave.train.models.published.experts import ALL_TIMES
 from reelweave.train.models.published.shared import DiffusersDenoiser
 from reelweave.train.sampling.trained.load import LORA_BASE, LORA_FILE, LORA_PART, LORA_PREFIX, Trained
@@ -44,7 +44,7 @@ def export(trained: Trained, out: Path, merged: bool = False, dtype: str | None 
             _adapters(trained, lora, aside / LORA_FILE, dtype)
         else:
             if lora:
-                merge(bundle.dit)
+                merge(bundle.dit, _rounding(bundle, dtype) if dtype else None)
             _whole(bundle, trained, aside, dtype)
 
 
@@ -82,16 +82,24 @@ def _round_weight(weight: torch.Tensor, dtype: str | None) -> torch.Tensor:
     return weight.to(getattr(torch, dtype)) if dtype and weight.is_floating_point() else weight
 
 
+def _rounding(bundle: Bundle, dtype: str | None) -> Rounding:
+    """Return the function that rounds a weight of the whole model by its name."""
+    wide: set[str] = set()
+    if isinstance(bundle.dit, DiffusersDenoiser):
+        # diffusers loads these in float32, whatever it is asked for
+        wide = set(bundle.dit.model._keep_in_fp32_modules or ())
+    return lambda name, weight: weight if wide & set(name.split(".")) else _round_weight(weight, dtype)
+
+
 def _whole(bundle: Bundle, trained: Trained, folder: Path, dtype: str | None) -> None:
+    rounding = _rounding(bundle, dtype)
     if isinstance(bundle.dit, DiffusersDenoiser):
         model = bundle.dit.model
-        wide = set(model._keep_in_fp32_modules or ())
         for name, weight in model.named_parameters():
-            if not wide & set(name.split(".")):  # diffusers loads these in float32, whatever it is asked for
-                weight.data = _round_weight(weight.data, dtype)
+            weight.data = rounding(name, weight.data)
         model.save_pretrained(folder, safe_serialization=True)
         return
     weights: dict[str, torch.Tensor] = bundle.dit.state_dict()
-    rounded = {name: _round_weight(weight, dtype).contiguous() for name, weight in weights.items()}
+    rounded = {name: rounding(name, weight).contiguous() for name, weight in weights.items()}
     save_file(rounded, folder / "model.safetensors")
     (folder / "config.json").write_text(trained.config.model.model_dump_json(indent=1), encoding="utf-8")
