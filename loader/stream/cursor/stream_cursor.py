@@ -11,6 +11,7 @@ from reelweave.loader.buckets.cost import Cost
 from reelweave.loader.errors import UsageError
 from reelweave.loader.plan.position import EpochSegment, Position, Setting, read_state, state_of
 from reelweave.loader.read.stream_config import StreamConfig
+from reelweave.loader.stream.checks.step_size import warn_of_step_size
 from reelweave.loader.stream.curriculum_plans import CurriculumPlans, plan_fingerprint
 from reelweave.loader.stream.cursor.continued import continued_position
 from reelweave.loader.stream.cursor.loader_state import (
@@ -146,5 +147,7 @@ class StreamCursor(PositionTracker):
             self._world_size,
             self._config.microbatches,
         )
+        if self.rank == 0 and loaded.position.step:
+            warn_of_step_size(loaded.position.part, position.part)
         self.move(position)
         return bool(position == loaded.position)

@@ -24,7 +24,9 @@ def run(tmp_path_factory):
     narrow = config.model.model_copy(update={"dtype": "bfloat16"})
     Trainer(config.model_copy(update={"model": narrow}), ClipStream(), folder / "run").run()
     frozen = load_trained(str(folder / "run"), CPU).bundle.dit.model.state_dict()
-    base = {name.replace(".base_layer", ""): weight for name, weight in frozen.items() if ".lora_" not in name}
+    base = {
+        name.replace(".base_layer", ""): weight for name, weight in frozen.items() if ".lora_" not in name
+    }
     return folder / "run", base
 
 
@@ -70,5 +72,5 @@ def test_a_dtype_that_nobody_asked_for_is_said(run, tmp_path, capsys):
     for dtype in ((), ("--dtype", "float32")):
         out = tmp_path / f"out{len(dtype)}"
         assert main(["export", str(folder), "--out", str(out), "--merge", *dtype]) == 0
-        said = "the merged weights are rounded to bfloat16" in capsys.readouterr().err
-        assert said == (not dtype)
+        mentioned = "the merged weights are rounded to bfloat16" in capsys.readouterr().err
+        assert mentioned == (not dtype)
