@@ -5,7 +5,9 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from reelweave.loader.dataset import Dataset
+from reelweave.loader.buckets.stats import Histogram
+from reelweave.loader.dataset import Dataset, StageTotal
+from reelweave.pipelines.report.numbers.dataset import DatasetFigures
 from reelweave.pipelines.report.numbers.scores import ScoreStats, thresholds
 from reelweave.pipelines.report.sampled import sampled_section
 from reelweave.pipelines.report.sections.buckets import bucket_note, bucket_section
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
     from reelweave.pipelines.report.buckets import ReportConfig
 
 
-def render_page(dataset: Dataset, figures: dict[str, Any], config: "ReportConfig") -> str:
+def render_page(dataset: Dataset, figures: DatasetFigures, config: "ReportConfig") -> str:
     """Render the page of a dataset.
 
     Args:
@@ -29,74 +31,73 @@ def render_page(dataset: Dataset, figures: dict[str, Any], config: "ReportConfig
         config: limits of what is shown.
     """
     totals = dataset.manifest.totals
-    sources = sorted(figures["sources"], key=lambda source: source["kept_seconds"] - source["seconds"])
-    scores = [ScoreStats(**score) for score in figures["scores"]]
-    charted = [score for score in scores if score.distinct > 1 or can_be_set(score)]
+    sources = sorted(figures.sources, key=lambda source: source.kept_seconds - source.seconds)
+    charted = [score for score in figures.scores if score.distinct > 1 or can_be_set(score)]
     return render(
         "report.html",
         title="/".join(dataset.storage.root.rsplit("/", 2)[-2:]),
         subtitle=f"Reelweave dataset at {dataset.storage.root}, shards: {len(dataset.manifest.shards)},"
         f" format {dataset.manifest.format_version}",
-        notes=figures["notes"],
+        notes=figures.notes,
         figures=[
             (f"{totals.sources:,}", "sources"),
             (f"{totals.samples:,}", "clips"),
             (_duration(totals.duration_s), "of clips"),
             (f"{totals.clip_bytes / 1e6:,.1f} MB", "encoded"),
-            (f"{figures['tokens']:,}", "tokens an epoch"),
+            (f"{figures.stats.tokens:,}", "tokens an epoch"),
             (f"{totals.accounting['failed']:,}", "failed"),
         ],
-        stages=figures["stages"],
-        outcome=_outcome(figures["stages"]),
-        lost=[_lost_record(row) for row in figures["lost"]["rows"]],
-        lost_more=figures["lost"]["count"] - len(figures["lost"]["rows"]),
+        stages=figures.stages,
+        outcome=_outcome(figures.stages),
+        lost=[_lost_record(row) for row in figures.lost["rows"]],
+        lost_more=figures.lost["count"] - len(figures.lost["rows"]),
         sources=sources[: config.max_lost],
         sources_more=max(0, len(sources) - config.max_lost),
-        folder=_common_folder([source["source"] for source in sources]),
-        slowest={row["source"]: row["seconds"] for row in figures["run"]["slowest"]},
+        folder=_common_folder([source.source for source in sources]),
+        slowest={row["source"]: row["seconds"] for row in figures.run["slowest"]},
         shapes=[
-            _ladder("length", "Length of kept clips, seconds", figures["duration_s"]),
-            _ladder("short-side", "Short side of kept clips, pixels", figures["short_side_px"]),
-            _ladder("tokens", "Tokens of a kept clip, S", figures["clip_tokens"]),
+            _ladder("length", "Length of kept clips, seconds", figures.stats.duration_s),
+            _ladder("short-side", "Short side of kept clips, pixels", figures.stats.short_side_px),
+            _ladder("tokens", "Tokens of a kept clip, S", figures.stats.clip_tokens),
         ],
         scores=[(_score_chart(score), score, can_be_set(score)) for score in charted],
-        same=[(score.name, score.least) for score in scores if score not in charted],
+        same=[(score.name, score.least) for score in figures.scores if score not in charted],
         thresholds=thresholds(dataset),
         command=update_command(dataset),
         bucket_section=bucket_section(
-            figures["buckets"],
-            figures["lengths"],
+            figures.stats.buckets,
+            figures.lengths,
             config.buckets,
             bucket_note(config.buckets, config.buckets.compression, config.buckets.max_text_tokens),
         ),
-        taking_in=figures["taking_in"],
-        unassigned=[(item["key"], item["reason"]) for item in figures["unassigned"]],
-        steps_section=steps_section(figures["plan"], figures["buckets"]),
-        cost_fit_section=cost_fit_section(figures["cost_fit"]),
-        duplicates=figures["duplicates"],
-        groups=[_group(group) for group in figures["duplicates"]["groups"]],
-        run=figures["run"],
-        map=figures["map"],
+        taking_in=figures.taking_in,
+        unassigned=[(item["key"], item["reason"]) for item in figures.stats.unassigned],
+        steps_section=steps_section(figures.plan, figures.stats.buckets),
+        cost_fit_section=cost_fit_section(figures.cost_fit),
+        duplicates=figures.duplicates,
+        groups=[_group(group) for group in figures.duplicates["groups"]],
+        run=figures.run,
+        map=figures.map,
         sampled=sampled_section(dataset),
     )
 
 
-def _outcome(stages: Sequence[Mapping[str, Any]]) -> Chart:
+def _outcome(stages: Sequence[StageTotal]) -> Chart:
     """Return bars of the seconds that were kept, and of those that each stage took away."""
-    ordered = sorted(stages, key=lambda row: (row["state"] != "kept", -row["seconds"]))
-    kept_s = sum(row["seconds"] for row in stages if row["state"] == "kept")
+    ordered = sorted(stages, key=lambda total: (total.state != "kept", -total.seconds))
+    kept_s = sum(total.seconds for total in stages if total.state == "kept")
     values = {
         "kept": {"kept": kept_s},
-        **{row["stage"]: {row["state"]: row["seconds"]} for row in ordered if row["state"] != "kept"},
+        **{total.stage: {total.state: total.seconds} for total in ordered if total.state != "kept"},
     }
     return bars("outcome", "Seconds of footage, by what decided", values, "seconds")
 
 
-def _ladder(name: str, title: str, histogram: Mapping[str, Sequence[Any]]) -> Chart:
+def _ladder(name: str, title: str, binned: Histogram) -> Chart:
     """Return a histogram whose bins are of unequal width as bars of equal width."""
     values = {
         f"{_short(low)} to {_short(high)}": {"clips": count}
-        for (low, high), count in zip(pairwise(histogram["edges"]), histogram["counts"], strict=True)
+        for (low, high), count in zip(pairwise(binned.edges), binned.counts, strict=True)
     }
     return bars(name, title, values, "clips")
 

@@ -9,7 +9,6 @@ several runs are shown side by side.
 
 import argparse
 import sys
-from dataclasses import asdict
 from importlib.abc import MetaPathFinder
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -241,9 +240,9 @@ def _make_report(
     beside = Files(
         threshold_files(dataset, scores),
         gallery.files,
-        map_files(dataset, mapped, figures["map"], gallery),
+        map_files(dataset, mapped, figures.map, gallery),
     )
-    return figures, render_page(dataset, figures, config), beside, gallery.captions
+    return figures.to_json(), render_page(dataset, figures, config), beside, gallery.captions
 
 
 def print_buckets(dataset: Dataset, config: ReportConfig) -> None:
@@ -274,7 +273,7 @@ def print_buckets(dataset: Dataset, config: ReportConfig) -> None:
             ],
         )
     )
-    if advice := advise_oversized([asdict(bucket) for bucket in stats.buckets]):
+    if advice := advise_oversized(stats.buckets):
         out.print(advice, markup=False, soft_wrap=True)
     assignment = assign(index, config.buckets)
     if clips := stills(index, config.buckets, assignment):

@@ -19,7 +19,7 @@ from reelweave.pipelines.terminal.files import read_text
 from reelweave.pipelines.terminal.program import hint
 
 if TYPE_CHECKING:
-    from reelweave.pipelines.report.numbers.workload import WorkloadConfig
+    from reelweave.pipelines.report.numbers.workload import WorkloadConfig, WorkloadFigures
 
 _PLAN = tuple(StepsConfig.model_fields)
 _MOVED = ("--policy", "--timings", "--plan-out")
@@ -142,15 +142,15 @@ def report_workload(options: argparse.Namespace) -> None:
     figures = workload_numbers(name, config, timings)
     written = {"report": _write_page(figures, config, options.out)} if options.out else {}
     if options.json:
-        print_json({**figures, **written})
+        print_json({**figures.to_json(), **written})
         return
-    print_plan(name, figures["plan"])
-    print_fit(figures["cost_fit"])
+    print_plan(name, figures.plan)
+    print_fit(figures.cost_fit)
     for where in written.values():
         stdout().print(f"report: {where}", markup=False, soft_wrap=True)
 
 
-def _write_page(figures: dict[str, Any], config: "WorkloadConfig", folder: Path) -> str:
+def _write_page(figures: "WorkloadFigures", config: "WorkloadConfig", folder: Path) -> str:
     from reelweave.pipelines.report.sections.workload import workload_page
     from reelweave.pipelines.report.web.files import publish
 

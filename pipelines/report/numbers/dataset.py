@@ -1,25 +1,85 @@
 """All numbers of a dataset's report, as its page shows them and ``--json`` prints them."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from reelweave.loader.buckets.assignment import BucketConfig
-from reelweave.loader.buckets.stats import dataset_stats
+from reelweave.loader.buckets.stats import BucketStats, DatasetStats, dataset_stats
 from reelweave.loader.buckets.taking_in import taking_in
-from reelweave.loader.dataset import Dataset
+from reelweave.loader.dataset import Dataset, StageTotal
+from reelweave.loader.dataset.manifest import Totals
 from reelweave.pipelines.plans import mixture
 from reelweave.pipelines.report.buckets import ReportConfig
 from reelweave.pipelines.report.numbers.cost_fit import cost_fit_numbers
 from reelweave.pipelines.report.numbers.curation_run import run_facts, run_notes
 from reelweave.pipelines.report.numbers.dataset_map import DatasetMap, dataset_map
-from reelweave.pipelines.report.numbers.lengths import length_distribution
-from reelweave.pipelines.report.numbers.outcomes import Outcomes, duplicate_groups
-from reelweave.pipelines.report.numbers.scores import Scores
+from reelweave.pipelines.report.numbers.lengths import LengthDistribution, length_distribution
+from reelweave.pipelines.report.numbers.outcomes import Outcomes, SourceTotal, duplicate_groups
+from reelweave.pipelines.report.numbers.scores import Scores, ScoreStats
 from reelweave.pipelines.report.numbers.steps.plan import plan_numbers
 from reelweave.pipelines.report.shapes import kept_timings
 
 MAX_GROUPS = 50
+
+
+@dataclass(frozen=True)
+class DatasetFigures:
+    """Numbers of a dataset's report.
+
+    Attributes:
+        dataset: URI of the dataset.
+        totals: totals of its manifest.
+        stages: totals of each state and stage of its accounting.
+        lost: number of the rows that were not kept, and the first of them with their reasons.
+        sources: totals of each source, by name.
+        scores: distribution of each score.
+        duplicates: kept samples that have copies, and the largest groups.
+        map: clusters and outliers of the embeddings.
+        run: facts of the last curation run.
+        notes: its notes.
+        stats: buckets, tokens and shapes under the report's configuration.
+        lengths: distribution of S.
+        taking_in: changes that would take in samples without a bucket.
+        cost_fit: fit to measured shapes; None without any.
+        plan: steps of the cluster; None where none is named, or no sample has a bucket.
+    """
+
+    dataset: str
+    totals: Totals
+    stages: list[StageTotal]
+    lost: dict[str, Any]
+    sources: list[SourceTotal]
+    scores: list[ScoreStats]
+    duplicates: dict[str, Any]
+    map: dict[str, Any]
+    run: dict[str, Any]
+    notes: list[str]
+    stats: DatasetStats
+    lengths: LengthDistribution
+    taking_in: dict[str, Any]
+    cost_fit: dict[str, Any] | None
+    plan: dict[str, Any] | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what ``report --json`` prints: the same numbers as JSON values, those of `stats` beside the others."""
+        return {
+            "dataset": self.dataset,
+            "totals": self.totals.model_dump(),
+            "stages": [asdict(total) for total in self.stages],
+            "lost": self.lost,
+            "sources": [asdict(total) for total in self.sources],
+            "scores": [asdict(score) for score in self.scores],
+            "duplicates": self.duplicates,
+            "map": self.map,
+            "run": self.run,
+            "notes": self.notes,
+            **self.stats.to_dict(),
+            "lengths": asdict(self.lengths),
+            "taking_in": self.taking_in,
+            "cost_fit": self.cost_fit,
+            "plan": self.plan,
+        }
 
 
 def dataset_numbers(
@@ -27,8 +87,8 @@ def dataset_numbers(
     config: ReportConfig,
     mapped: DatasetMap | None = None,
     scores: Scores | None = None,
-) -> dict[str, Any]:
-    """Return the numbers as plain values.
+) -> DatasetFigures:
+    """Compute the numbers.
 
     Args:
         dataset: dataset; of its clips only embeddings are read.
@@ -37,32 +97,30 @@ def dataset_numbers(
         scores: its scores, where they were read before.
     """
     keys = dataset.column("key")
-    stats = dataset_stats(dataset.plan_index, keys, config.buckets, dataset.column("duration_s")).to_dict()
+    stats = dataset_stats(dataset.plan_index, keys, config.buckets, dataset.column("duration_s"))
     mapped = mapped or dataset_map(dataset, config)
     timings = kept_timings(dataset.storage)
     outcomes = Outcomes.of(dataset, config.max_lost)
-    return {
-        "dataset": dataset.storage.root,
-        "totals": dataset.manifest.totals.model_dump(),
-        "stages": [asdict(total) for total in outcomes.stages],
-        "lost": outcomes.lost,
-        "sources": [asdict(total) for total in outcomes.sources],
-        "scores": [asdict(stats) for stats in (scores or Scores.of(dataset)).all_stats],
-        "duplicates": duplicate_groups(dataset, outcomes.copies, MAX_GROUPS),
-        "map": mapped.to_json(keys),
-        "run": run_facts(dataset),
-        "notes": run_notes(dataset),
-        **stats,
-        "lengths": length_distribution(stats["buckets"]),
-        "taking_in": taking_in(dataset.plan_index, config.buckets),
-        "cost_fit": None if timings is None else cost_fit_numbers(timings, config.buckets),
-        "plan": _plan(dataset, config, stats["buckets"]),
-    }
+    return DatasetFigures(
+        dataset=dataset.storage.root,
+        totals=dataset.manifest.totals,
+        stages=outcomes.stages,
+        lost=outcomes.lost,
+        sources=outcomes.sources,
+        scores=(scores or Scores.of(dataset)).all_stats,
+        duplicates=duplicate_groups(dataset, outcomes.copies, MAX_GROUPS),
+        map=mapped.to_json(keys),
+        run=run_facts(dataset),
+        notes=run_notes(dataset),
+        stats=stats,
+        lengths=length_distribution(stats.buckets),
+        taking_in=taking_in(dataset.plan_index, config.buckets),
+        cost_fit=None if timings is None else cost_fit_numbers(timings, config.buckets),
+        plan=_plan(dataset, config, stats.buckets),
+    )
 
 
-def _plan(
-    dataset: Dataset, config: ReportConfig, buckets: Sequence[Mapping[str, Any]]
-) -> dict[str, Any] | None:
+def _plan(dataset: Dataset, config: ReportConfig, buckets: Sequence[BucketStats]) -> dict[str, Any] | None:
     """Return what the steps of the cluster come to, None where none is named or no sample has a bucket."""
     if config.plan is None or not buckets:
         return None
@@ -71,4 +129,4 @@ def _plan(
     def make(budgets: BucketConfig) -> mixture.Mixture:
         return mixture.dataset(dataset.storage.root, dataset, budgets, steps.seed)
 
-    return plan_numbers(make, config.buckets, steps, [bucket["length"] for bucket in buckets])
+    return plan_numbers(make, config.buckets, steps, [bucket.length for bucket in buckets])

@@ -1,13 +1,16 @@
 """Buckets of a dataset or a workload: table, picture, distribution of S, and advice."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
 from reelweave.loader.buckets.assignment import Budgets, batch_bounds
+from reelweave.loader.buckets.stats import BucketStats
 from reelweave.loader.buckets.tokens import Compression
+from reelweave.pipelines.report.numbers.lengths import LengthDistribution
 from reelweave.pipelines.report.web.chart import Chart
 from reelweave.pipelines.report.web.curves import points_and_curves
 from reelweave.pipelines.report.web.distributions import bars, histogram
@@ -17,7 +20,7 @@ _MOST_BARS = 24
 
 
 def bucket_section(
-    buckets: Sequence[Mapping[str, Any]], lengths: Mapping[str, Any], budgets: Budgets, note: str
+    buckets: Sequence[BucketStats], lengths: LengthDistribution, budgets: Budgets, note: str
 ) -> dict[str, Any]:
     """Return what `buckets.html` shows.
 
@@ -36,9 +39,9 @@ def bucket_section(
         ],
         "rows": [
             {
-                **bucket,
+                **asdict(bucket),
                 "bucket": _shape(bucket),
-                "bound": bound_shown(bucket["bound"], bucket["over_limit"]),
+                "bound": bound_shown(bucket.bound, bucket.over_limit),
             }
             for bucket in buckets
         ],
@@ -51,20 +54,20 @@ def bound_shown(bound: str, over_limit: float | None) -> str:
     return bound if over_limit is None or over_limit < _CLEARLY_OVER else f"{bound} ({over_limit:.3g} x)"
 
 
-def advise_oversized(buckets: Sequence[Mapping[str, Any]]) -> str:
+def advise_oversized(buckets: Sequence[BucketStats]) -> str:
     """Return advice for buckets in which one sample far exceeds the compute budget, "" without any.
 
     Args:
         buckets: rows of the statistics.
     """
-    over = [bucket for bucket in buckets if (bucket["over_limit"] or 0) >= _WORTH_ADVICE]
+    over = [bucket for bucket in buckets if (bucket.over_limit or 0) >= _WORTH_ADVICE]
     if not over:
         return ""
-    worst = max(over, key=lambda bucket: float(bucket["over_limit"]))
-    share, max_over = sum(bucket["cost_share"] for bucket in over), worst["over_limit"]
+    max_over, worst = max(((bucket.over_limit or 0, bucket) for bucket in over), key=lambda pair: pair[0])
+    share = sum(bucket.cost_share for bucket in over)
     return (
         f"In {len(over)} of {len(buckets)} buckets, {share:.0%} of the cost, one sample alone exceeds the compute"
-        f" budget: {worst['frames']} x {worst['height']} x {worst['width']} costs {max_over:.3g} times as much."
+        f" budget: {worst.frames} x {worst.height} x {worst.width} costs {max_over:.3g} times as much."
         f" Split its sequence over {math.ceil(max_over)} sequence-parallel ranks, raise the budget, or plan several"
         " microbatches per step (stream.microbatches), so that its rank gets fewer others."
     )
@@ -89,12 +92,12 @@ def bucket_note(buckets: Budgets, compression: Compression, text_tokens: int) ->
     )
 
 
-def _share_chart(buckets: Sequence[Mapping[str, Any]]) -> Chart:
+def _share_chart(buckets: Sequence[BucketStats]) -> Chart:
     """Return the share of the cost by bucket; of many buckets the dearest, by rising S."""
-    min_share = sorted((bucket["cost_share"] for bucket in buckets), reverse=True)[:_MOST_BARS]
-    drawn = [bucket for bucket in buckets if bucket["cost_share"] >= min_share[-1]] if min_share else []
-    values = {_shape(bucket): {bucket["bound"]: 100 * bucket["cost_share"]} for bucket in drawn}
-    rest = sum(bucket["cost_share"] for bucket in buckets) - sum(bucket["cost_share"] for bucket in drawn)
+    min_share = sorted((bucket.cost_share for bucket in buckets), reverse=True)[:_MOST_BARS]
+    drawn = [bucket for bucket in buckets if bucket.cost_share >= min_share[-1]] if min_share else []
+    values = {_shape(bucket): {bucket.bound: 100 * bucket.cost_share} for bucket in drawn}
+    rest = sum(bucket.cost_share for bucket in buckets) - sum(bucket.cost_share for bucket in drawn)
     hidden_buckets = len(buckets) - len(drawn)
     note = (
         f"{hidden_buckets} more buckets have {rest:.1%} of the cost; they are in the table."
@@ -106,11 +109,11 @@ def _share_chart(buckets: Sequence[Mapping[str, Any]]) -> Chart:
     )
 
 
-def _batch_chart(buckets: Sequence[Mapping[str, Any]], budgets: Budgets) -> list[Chart]:
+def _batch_chart(buckets: Sequence[BucketStats], budgets: Budgets) -> list[Chart]:
     """Return the buckets below the limits of B over S (AdaptiveLoad, equation 2); none without buckets."""
     if not buckets:
         return []
-    shortest, longest = buckets[0]["length"], buckets[-1]["length"]
+    shortest, longest = buckets[0].length, buckets[-1].length
     lengths = np.unique(np.geomspace(max(1, shortest / 1.5), longest * 1.5, 60).astype(np.int64)).tolist()
     curves: dict[str, list[tuple[float, float]]] = {}
     for length in lengths:
@@ -119,11 +122,11 @@ def _batch_chart(buckets: Sequence[Mapping[str, Any]], budgets: Budgets) -> list
                 curves.setdefault(bound, []).append((length, batch))
     points = [
         {
-            "x": bucket["length"],
-            "y": bucket["batch"],
-            "size": bucket["samples"],
+            "x": bucket.length,
+            "y": bucket.batch,
+            "size": bucket.samples,
             "label": _shape(bucket),
-            "series": bucket["bound"],
+            "series": bucket.bound,
         }
         for bucket in buckets
     ]
@@ -135,21 +138,19 @@ def _batch_chart(buckets: Sequence[Mapping[str, Any]], budgets: Budgets) -> list
     ]
 
 
-def _length_chart(lengths: Mapping[str, Any]) -> list[Chart]:
+def _length_chart(lengths: LengthDistribution) -> list[Chart]:
     """Return the distribution of S with its mean, as Arachne draws it (its figure 2); none without samples."""
-    if not lengths["edges"]:
+    if lengths.mean is None:
         return []
     note = (
-        f"Half of the samples have at most {lengths['p50']:,} tokens, 95 % at most {lengths['p95']:,}; the longest has"
-        f" {lengths['span']:.3g} times as many as the shortest. The line is the mean, {lengths['mean']:,.0f}."
+        f"Half of the samples have at most {lengths.p50:,} tokens, 95 % at most {lengths.p95:,}; the longest has"
+        f" {lengths.span:.3g} times as many as the shortest. The line is the mean, {lengths.mean:,.0f}."
     )
-    counts, mean = {"samples": lengths["counts"]}, {"mean": lengths["mean"]}
+    counts, mean = {"samples": lengths.counts}, {"mean": lengths.mean}
     return [
-        histogram(
-            "lengths", "Distribution of S", lengths["edges"], counts, mean, "S, tokens", note, log_x=True
-        )
+        histogram("lengths", "Distribution of S", lengths.edges, counts, mean, "S, tokens", note, log_x=True)
     ]
 
 
-def _shape(bucket: Mapping[str, Any]) -> str:
-    return f"{bucket['frames']} x {bucket['height']} x {bucket['width']}"
+def _shape(bucket: BucketStats) -> str:
+    return f"{bucket.frames} x {bucket.height} x {bucket.width}"

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from reelweave.loader.buckets.stats import BucketStats
 from reelweave.pipelines.report.numbers.steps.recommendation import of_microbatches
 from reelweave.pipelines.report.sections.cost_fit import cost_formula
 from reelweave.pipelines.report.web.chart import Chart
@@ -21,9 +22,7 @@ _SHARES = {
 }
 
 
-def steps_section(
-    plan: Mapping[str, Any] | None, buckets: Sequence[Mapping[str, Any]]
-) -> dict[str, Any] | None:
+def steps_section(plan: Mapping[str, Any] | None, buckets: Sequence[BucketStats]) -> dict[str, Any] | None:
     """Return what `buckets.html` shows of planned steps; None where none are planned.
 
     Args:
@@ -86,7 +85,7 @@ def policy_rows(plan: Mapping[str, Any]) -> list[tuple[str, ...]]:
     return rows
 
 
-def _charts(policies: Mapping[str, Any], buckets: Sequence[Mapping[str, Any]]) -> list[Chart]:
+def _charts(policies: Mapping[str, Any], buckets: Sequence[BucketStats]) -> list[Chart]:
     def by_step(name: str) -> dict[str, list[tuple[float, float]]]:
         return {
             policy: [(step, 100 * value) for step, value in enumerate(figures["series"][name])]
@@ -103,9 +102,7 @@ def _charts(policies: Mapping[str, Any], buckets: Sequence[Mapping[str, Any]]) -
         ]
         for policy, figures in policies.items()
     }
-    length = {
-        f"{bucket['frames']}x{bucket['height']}x{bucket['width']}": bucket["length"] for bucket in buckets
-    }
+    length = {f"{bucket.frames}x{bucket.height}x{bucket.width}": bucket.length for bucket in buckets}
     sizes = {
         policy: sorted(
             (length[use["bucket"]], use["mean"]) for use in figures["batches"] if use["bucket"] in length

@@ -211,7 +211,7 @@ def test_hours_and_durations_have_the_time_for_which_last_pictures_are_held(tmp_
     by_tarfile(tmp_path / "tars/0.tar", [("a", {"gif": media, "txt": b"A boat."})])
     index_tars(str(tmp_path / "tars"), workers=1)
     dataset = open_dataset(tmp_path / "tars")
-    numbers = dataset_numbers(dataset, default_config(StorageConfig()))
+    numbers = dataset_numbers(dataset, default_config(StorageConfig())).to_json()
     assert dataset.manifest.totals.duration_s == pytest.approx(4.9)  # 20 frames of 0.1 s alone are 2 s
     assert numbers["hours"] == pytest.approx(4.9 / 3600)
     assert numbers["duration_s"]["edges"][:1] == [3.0]

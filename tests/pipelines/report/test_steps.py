@@ -14,8 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from reelweave.loader.buckets.assignment import BucketConfig, assign
+from reelweave.loader.buckets.assignment import BatchSize, Bucket, BucketConfig, Budgets, assign
 from reelweave.loader.buckets.cost import LinearQuadraticCost
+from reelweave.loader.buckets.stats import BucketStats, bucket_stats
 from reelweave.loader.buckets.taking_in import taking_in
 from reelweave.loader.paper.workloads import WORKLOADS
 from reelweave.loader.read.stream_config import StreamConfig
@@ -42,7 +43,7 @@ def said(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
 @pytest.fixture(scope="module")
 def wide() -> dict[str, Any]:
     config = WorkloadConfig(buckets=WIDE.budgets, plan=StepsConfig(world_size=8, steps=6))
-    return workload_numbers("koala-wide", config)
+    return workload_numbers("koala-wide", config).to_json()
 
 
 def test_the_json_is_the_numbers(wide: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
@@ -128,17 +129,30 @@ def test_the_bucket_table_of_a_workload_is_its_mixture(wide: dict[str, Any]) -> 
         assert share == pytest.approx(own * length**2 / total)
 
 
+def bucket(length: int, samples: int) -> BucketStats:
+    """Return a bucket of this S."""
+    [stats] = bucket_stats(
+        [Bucket(1, 64, 64)],
+        [length],
+        [BatchSize(1, "one")],
+        np.array([samples]),
+        np.zeros(1),
+        np.zeros(1, np.int64),
+        Budgets(memory_tokens=length),
+    )
+    return stats
+
+
 def test_lengths_are_counted_on_a_logarithmic_axis() -> None:
-    rows = [{"length": 1024, "samples": 30}, {"length": 1500, "samples": 50}, {"length": 8192, "samples": 20}]
-    found = length_distribution(rows)
-    assert found["edges"] == pytest.approx([1024 * 2 ** (place / 2) for place in range(8)])
-    assert found["counts"] == [30, 50, 0, 0, 0, 0, 20]
-    assert found["mean"] == pytest.approx((1024 * 30 + 1500 * 50 + 8192 * 20) / 100)
-    assert (found["p50"], found["p95"], found["span"]) == (1500, 8192, 8)
-    assert length_distribution([])["mean"] is None
-    one = length_distribution([{"length": 77, "samples": 1}])
-    assert one["counts"] == [1]
-    assert one["edges"][0] <= 77 < one["edges"][1]
+    found = length_distribution([bucket(1024, 30), bucket(1500, 50), bucket(8192, 20)])
+    assert found.edges == pytest.approx([1024 * 2 ** (place / 2) for place in range(8)])
+    assert found.counts == [30, 50, 0, 0, 0, 0, 20]
+    assert found.mean == pytest.approx((1024 * 30 + 1500 * 50 + 8192 * 20) / 100)
+    assert (found.p50, found.p95, found.span) == (1500, 8192, 8)
+    assert length_distribution([]).mean is None
+    one = length_distribution([bucket(77, 1)])
+    assert one.counts == [1]
+    assert one.edges[0] <= 77 < one.edges[1]
 
 
 @pytest.mark.parametrize(
@@ -297,7 +311,7 @@ def test_the_work_at_a_thousand_ranks_is_bounded() -> None:
     assert StepsConfig(world_size=65_536).count == 16
     began = time.process_time()
     config = WorkloadConfig(buckets=WIDE.budgets, plan=steps.model_copy(update={"steps": 1}))
-    tried = workload_numbers("koala-wide", config)["plan"]["recommendation"]["tried"]
+    tried = workload_numbers("koala-wide", config).plan["recommendation"]["tried"]
     spent_s = time.process_time() - began
     microbatches = steps.world_size * sum(one["microbatches"] for one in tried)
     assert microbatches <= 15 * steps.world_size

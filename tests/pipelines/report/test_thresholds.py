@@ -145,7 +145,7 @@ def test_a_line_is_dragged_in_its_chart(page: Any) -> None:
 def test_numbers_are_those_of_the_tables(dataset: Path, rows: list[dict[str, Any]]) -> None:
     """Row by row, as a reader of the parquet files would count."""
     opened = open_dataset(dataset)
-    numbers = dataset_numbers(opened, default_config(StorageConfig()))
+    numbers = dataset_numbers(opened, default_config(StorageConfig())).to_json()
     accounting = opened.accounting.to_pylist()
     assert {(row["state"], row["stage"]): (row["rows"], row["sources"]) for row in numbers["stages"]} == {
         of: (count, len({row["source"] for row in accounting if (row["state"], row["stage"]) == of}))
@@ -182,7 +182,7 @@ def test_json_is_what_the_page_is_made_of(dataset: Path, capsys: pytest.CaptureF
     assert main(["report", str(dataset), "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     opened = open_dataset(dataset)
-    numbers = dataset_numbers(opened, default_config(StorageConfig()))
+    numbers = dataset_numbers(opened, default_config(StorageConfig())).to_json()
     assert said == {**json.loads(json.dumps(numbers)), "report": str(dataset / "report/index.html")}
     before = (dataset / "report/index.html").read_bytes()
     write_report(opened, default_config(StorageConfig()))
