@@ -17,17 +17,19 @@ from av.packet import Packet
 from reelweave.curate.cut import aac
 from reelweave.curate.cut.config import CutConfig
 from reelweave.curate.cut.mp4 import Mp4
+from reelweave.curate.cut.sound_state import reservoir_begin
 from reelweave.loader.errors import refuse_shortage
 
 COPIED = frozenset({"aac", "mp3", "ac3", "eac3", "opus"})
 """Codecs that MP4 and its readers support, by their names in FFmpeg."""
 
-# Pre-roll that a decoder needs before its first sample: one overlapping block, or 80 ms of Opus (RFC 7845, 4.6).
+# Pre-roll of copied sound: one overlapping block, 80 ms of Opus (RFC 7845, 4.6), or the bit reservoir of MP3.
 _BEFORE_S = {"opus": Fraction(80, 1000)}
 _BEFORE_PACKETS = 1
 _SQUEEZED = 0.9  # share of a packet that the next one covers
 _PROBED_PACKETS = 4
-READ_BEFORE_S = Fraction(1, 2)  # at least one packet of any codec
+READ_BEFORE_S = Fraction(1, 2)
+"""Sound that is read before a clip; a decoder has settled by then (WMA, TrueHD, codecs of speech)."""
 
 
 @dataclass(frozen=True)
@@ -92,12 +94,15 @@ def sound_of(
     begin, stop = covering(slices, end, round(_BEFORE_S.get(codec, Fraction(0)) * rate))
     if begin == stop:
         return Sound()
+    lead = begin  # packets that are over before the clip, decoded for what the decoder carries on alone
+    if codec == "mp3":
+        begin = reservoir_begin([bytes(packet) for packet in packets[:stop]], begin)
     chosen = packets[begin:stop]
     try:
         if _copyable(codec, slices[begin:stop], chosen):  # whether it decodes is verified in the clip
             with contextlib.suppress(av.error.FFmpegError):  # MP4 has no MP3 below 16 kHz
                 return Sound(f"copy:{codec}", _copy(stream, chosen, slices[begin:stop], rate))
-        track = aac.samples(_decode_packets(stream, chosen), start_s, duration_s)
+        track = aac.samples(_decode_packets(stream, packets[:stop], lead), start_s, duration_s)
         return Sound("aac", aac.encode(track, config.audio_bitrate_kbps)) if track is not None else Sound()
     except (av.error.FFmpegError, ValueError) as error:
         refuse_shortage(error)
@@ -156,11 +161,12 @@ def covering(slices: Sequence[SoundSlice], end: int, before: int) -> tuple[int, 
     Returns:
         ``(first, stop)``; equal without sound.
     """
-    heard = [
-        at
-        for at, sound_slice in enumerate(slices)
-        if sound_slice.begin < end and sound_slice.begin + sound_slice.samples > 0
+    # A packet that does not say how long it lasts goes on until the next one.
+    ends = [
+        sound_slice.begin + sound_slice.samples if sound_slice.samples else following.begin
+        for sound_slice, following in zip(slices, [*slices[1:], *slices[-1:]], strict=True)
     ]
+    heard = [at for at, sound_slice in enumerate(slices) if sound_slice.begin < end and ends[at] > 0]
     if not heard:
         return 0, 0
     first = max(0, heard[0] - _BEFORE_PACKETS)
@@ -221,13 +227,22 @@ def _frame_size(stream: AudioStream, packets: Sequence[Packet[AudioStream]]) -> 
     return context.frame_size
 
 
-def _decode_packets(stream: AudioStream, packets: Sequence[Packet[AudioStream]]) -> Iterator[AudioFrame]:
-    """Decode packets after a flush; an error in any of them raises."""
+def _decode_packets(
+    stream: AudioStream, packets: Sequence[Packet[AudioStream]], lead: int
+) -> Iterator[AudioFrame]:
+    """Decode packets after a flush; an error in any of them but the first ``lead`` raises."""
     context = stream.codec_context
     context.flush_buffers()
-    for packet in packets:
-        for frame in context.decode(packet):
-            if frame.is_corrupt:
+    for index, packet in enumerate(packets):
+        try:
+            decoded = context.decode(packet)
+        except av.error.FFmpegError as error:
+            if index >= lead:
+                raise
+            refuse_shortage(error)
+            continue
+        for frame in decoded:
+            if frame.is_corrupt and index >= lead:
                 raise ValueError("it decodes with damage")
             yield frame
 

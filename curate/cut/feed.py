@@ -11,6 +11,7 @@ from av.container import InputContainer
 from av.packet import Packet
 from av.video.stream import VideoStream
 
+from reelweave.curate.cut.sound_state import FROM_THE_BEGIN, WholeBlocks
 from reelweave.curate.frames.clocks.laps import without_laps
 from reelweave.curate.frames.sound_clock import SoundClock
 
@@ -56,6 +57,9 @@ class Feed:
         self._fault: av.error.FFmpegError | OSError | None = None
         self._video_from = self._sound_from = -(1 << 63)
         self._video_dts = self._sound_pts = -(1 << 63)
+        codec = sound.codec_context.codec.canonical_name if sound is not None else ""
+        self._keeps_sound = codec in FROM_THE_BEGIN
+        self._blocks = WholeBlocks() if codec == "pcm_dvd" else None
         self._shifts = deque(sound_clock.shifts if sound_clock is not None else ())
         self._heard = self._later = 0  # sound packets with a stamp, and the shift of the last one
         self.video: list[tuple[int, Packet[VideoStream]]] = []
@@ -81,10 +85,17 @@ class Feed:
 
     def keep_from(self, video_pts: int, sound_pts: int) -> None:
         """Drop pictures shown and sound over before these times, in ticks of their streams."""
-        self._video_from, self._sound_from = video_pts, sound_pts
+        self._video_from = video_pts
+        if not self._keeps_sound:
+            self._sound_from = sound_pts
         self.video = [(index, packet) for index, packet in self.video if (packet.pts or 0) >= video_pts]
         self._video_bytes = sum(packet.size for _, packet in self.video)
-        self.sound = [packet for packet in self.sound if _end(packet) >= sound_pts]
+        following = [*self.sound[1:], None]
+        self.sound = [
+            packet
+            for packet, later in zip(self.sound, following[: len(self.sound)], strict=True)
+            if later is None or not self._is_over(packet, later)
+        ]
         self._sound_bytes = sum(packet.size for packet in self.sound)
         self.overflow = False
 
@@ -143,15 +154,20 @@ class Feed:
             self._later = self._shifts.popleft()[1]
         self._heard += 1
         packet.pts += self._later
-        if _end(packet) < self._sound_from or self.overflow:
+        if self._blocks is not None:
+            packet = self._blocks.join(packet)
+        if self.overflow:
             return
-        self._sound_pts = max(self._sound_pts, packet.pts)
+        if self.sound and self._is_over(self.sound[-1], packet):
+            self._sound_bytes -= self.sound.pop().size
+        self._sound_pts = max(self._sound_pts, packet.pts or 0)
         self.sound.append(packet)
         self._sound_bytes += packet.size
         if self._sound_bytes > _MAX_SOUND_BYTES:
             self.overflow = True
             self.sound.clear()
 
-
-def _end(packet: Packet[AudioStream]) -> int:
-    return (packet.pts or 0) + (packet.duration or 0)
+    def _is_over(self, packet: Packet[AudioStream], following: Packet[AudioStream]) -> bool:
+        """Return whether a packet is over before the sound to keep; without a duration it lasts until the next one."""
+        end = (packet.pts or 0) + packet.duration if packet.duration else following.pts or 0
+        return end < self._sound_from
