@@ -122,7 +122,7 @@ class SourceStageConfig(BaseModel, frozen=True, extra="forbid"):
             the ledger notices.
     """
 
-    REVISION: ClassVar = 35
+    REVISION: ClassVar = 36
 
     probe: ProbeConfig = ProbeConfig()
     shots: ShotConfig = ShotConfig()

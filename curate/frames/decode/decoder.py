@@ -2,17 +2,17 @@
 
 import time
 from collections.abc import Iterator
-from typing import cast
 
 import av
-from av.codec.context import CodecContext
 from av.container import InputContainer
+from av.packet import Packet
 from av.video.codeccontext import VideoCodecContext
 from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
 from reelweave.curate.frames.budget import check_pixels
 from reelweave.curate.frames.clocks.clock import JUMP_S
+from reelweave.curate.frames.container.description import described_stream
 from reelweave.curate.frames.container.dolby_vision import without_base
 from reelweave.curate.frames.container.encryption import EncryptedError, is_encrypted
 from reelweave.curate.frames.container.side_data import Cropper
@@ -25,6 +25,7 @@ from reelweave.curate.frames.probe import ProbeConfig, check_frame, check_size, 
 from reelweave.curate.frames.source import SourceError
 from reelweave.loader.dataset.colour.chain import Chain
 from reelweave.loader.dataset.colour.transparency import OverBlack
+from reelweave.loader.dataset.samples.frames.video_stream import codec_of, is_checked
 from reelweave.loader.errors import refuse_shortage
 
 _CUT_OFF = "the file is cut off within its last frame"
@@ -189,7 +190,7 @@ class Decoder:
                         self._break_before()
                     is_cut = self._cut_pts is not None and frame.pts == self._cut_pts
                     is_corrupt = is_damaged or is_cut or frame.is_corrupt
-                    if frame.key_frame and not is_corrupt:
+                    if (frame.key_frame or self._begins_anew(packet)) and not is_corrupt:
                         self._mend()
                     elif is_corrupt:
                         self._break()
@@ -206,6 +207,10 @@ class Decoder:
             self._break_before()
         if self._cut_pts is not None:
             self._end_cut()
+
+    def _begins_anew(self, packet: "Packet[VideoStream]") -> bool:
+        """Return whether the frames of a packet need no others, by the packet, where a decoder does not say so."""
+        return self._codec is not self._stream.codec_context and packet.is_keyframe
 
     def _lost_at_begin(self, first: VideoFrame) -> list[VideoFrame]:
         """Return a picture for each frame that is lost before the first one, so that times and numbers stay."""
@@ -256,15 +261,18 @@ class Decoder:
 
 
 def codec_with_alpha(stream: VideoStream) -> VideoCodecContext:
-    """Return the decoder of a stream; FFmpeg's own for VP8 and VP9 leave out the alpha in packets of WebM."""
-    default_codec = stream.codec_context
-    other = _WITH_ALPHA.get(default_codec.codec.canonical_name)
-    if other is None or not has_alpha_packets(stream):
-        return default_codec
-    codec = cast(VideoCodecContext, CodecContext.create(other, "r"))
-    codec.extradata, codec.options = default_codec.extradata, default_codec.options
-    codec.thread_count, codec.thread_type = default_codec.thread_count, default_codec.thread_type
-    return codec
+    """Return the decoder of a stream: libvpx where packets hold an alpha, which FFmpeg's own leave out, or of VP9.
+
+    FFmpeg conceals damage of VP9, which libvpx tells. Side data of the container reach the frames of FFmpeg's alone.
+    """
+    name = _WITH_ALPHA.get(stream.codec_context.codec.canonical_name)
+    if name and (has_alpha_packets(stream) or (is_checked(stream) and not _has_side_data(stream))):
+        return codec_of(stream, name)
+    return stream.codec_context
+
+
+def _has_side_data(stream: VideoStream) -> bool:
+    return "Side data:" in described_stream(stream.container, stream.index)
 
 
 def has_alpha_packets(stream: VideoStream) -> bool:

@@ -4,13 +4,14 @@ import errno
 import io
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from reelweave.loader.dataset.tars.media import FORMATS
 from reelweave.loader.dataset.tars.pictures import CutOffError, first_picture
 
 if TYPE_CHECKING:
     from av.container import InputContainer
+    from av.video.codeccontext import VideoCodecContext
     from av.video.frame import VideoFrame
     from av.video.stream import VideoStream
 
@@ -54,23 +55,35 @@ def decode_stream(container: "InputContainer", stream: "VideoStream") -> Iterato
     codec = stream.codec_context
     if codec.codec.canonical_name == "hevc":
         codec.options = {**codec.options, "err_detect": "explode"}
-    # libvpx is built for 8 bits here.
-    is_8bit = codec.format is not None and codec.format.components[0].bits == 8
-    if codec.codec.canonical_name == "vp9" and is_8bit:
+    if is_checked(stream):
         yield from _decode_vp9(container, stream)
     else:
         yield from container.decode(stream)
 
 
-def _decode_vp9(container: "InputContainer", stream: "VideoStream") -> Iterator["VideoFrame"]:
-    """Yield frames by libvpx, whose pictures are the same; those with side data of the container by FFmpeg, too."""
+def is_checked(stream: "VideoStream") -> bool:
+    """Return whether libvpx tells damage of a stream that FFmpeg conceals: VP9 of 8 bits, for which it is built."""
+    codec = stream.codec_context
+    is_8bit = codec.format is not None and codec.format.components[0].bits == 8
+    return codec.codec.canonical_name == "vp9" and is_8bit
+
+
+def codec_of(stream: "VideoStream", name: str) -> "VideoCodecContext":
+    """Return another decoder of a stream, which knows its colours, and no side data of the container."""
     from av.codec.context import CodecContext
 
     default = stream.codec_context
-    checking = CodecContext.create("libvpx-vp9", "r")
-    checking.extradata, checking.thread_count = default.extradata, 1
-    for name in _COLOURS:
-        setattr(checking, name, getattr(default, name))
+    codec = cast("VideoCodecContext", CodecContext.create(name, "r"))
+    codec.extradata, codec.options = default.extradata, default.options
+    codec.thread_count, codec.thread_type = default.thread_count, default.thread_type
+    for colour in _COLOURS:
+        setattr(codec, colour, getattr(default, colour))
+    return codec
+
+
+def _decode_vp9(container: "InputContainer", stream: "VideoStream") -> Iterator["VideoFrame"]:
+    """Yield frames by libvpx, whose pictures are the same; those with side data of the container by FFmpeg, too."""
+    default, checking = stream.codec_context, codec_of(stream, "libvpx-vp9")
     has_side_data: bool | None = None  # until there is a frame
     for packet in container.demux(stream):
         checked = checking.decode(packet)
