@@ -62,10 +62,15 @@ def decode_stream(container: "InputContainer", stream: "VideoStream") -> Iterato
 
 
 def is_checked(stream: "VideoStream") -> bool:
-    """Return whether libvpx tells damage of a stream that FFmpeg conceals: VP9 of 8 bits, for which it is built."""
+    """Return whether libvpx tells damage of a stream that FFmpeg conceals: VP9 of 8 bits, for which it is built.
+
+    An FFmpeg that was built without libvpx, unlike that of PyAV's wheels, tells none.
+    """
+    import av
+
     codec = stream.codec_context
     is_8bit = codec.format is not None and codec.format.components[0].bits == 8
-    return codec.codec.canonical_name == "vp9" and is_8bit
+    return codec.codec.canonical_name == "vp9" and is_8bit and "libvpx-vp9" in av.codecs_available
 
 
 def codec_of(stream: "VideoStream", name: str) -> "VideoCodecContext":
