@@ -31,7 +31,7 @@ from reelweave.curate.run.runners.ray_token import keep_token
 from reelweave.curate.run.runners.reservations import Resources
 from reelweave.loader.errors import RunError, UsageError
 from tests.ray_host import RESULTS, Started
-from tests.thorough import beyond, thorough
+from tests.thorough import beyond, nightly, thorough
 
 
 def split(rows: list[dict]) -> Iterator[dict]:
@@ -210,7 +210,7 @@ def test_a_run_in_which_nothing_happens_any_more_stops_in_words(ray_local: str) 
         list(run_on_ray(ROWS, [stage]))
 
 
-@thorough
+@nightly
 def test_a_stage_may_be_silent_for_as_long_as_it_says(ray_local: str) -> None:
     stages = [Stage("sleep", sleep, max_silence_s=60.0), Stage("quick", same, max_silence_s=1.0)]
     assert len(list(run_on_ray(ROWS[:1], stages))) == 1

@@ -9,7 +9,7 @@ from reelweave.loader.buckets.measured_shapes import read_measured
 from reelweave.pipelines.cli import main
 from reelweave.train.distributed.world import World, join
 from reelweave.train.memory.shapes import measure, shapes
-from tests.thorough import thorough
+from tests.thorough import nightly
 from tests.train.clips import tiny_config
 
 CONFIG = tiny_config()
@@ -40,7 +40,7 @@ def test_a_bucket_too_long_for_the_budget_has_one_sample() -> None:
     assert [shape.batch for shape in made] == [1] * 4
 
 
-@thorough
+@nightly
 def test_steps_take_time_and_longer_ones_take_longer() -> None:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

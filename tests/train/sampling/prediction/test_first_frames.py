@@ -17,7 +17,7 @@ from reelweave.train.sampling.layout import VideoLayout
 from reelweave.train.sampling.prediction.first_frames import check_given
 from reelweave.train.sampling.prediction.guidance import image_weights
 from reelweave.train.step.losses import losses
-from tests.thorough import thorough
+from tests.thorough import nightly, thorough
 from tests.train.clips import BUCKETS, ClipStream, clip, tiny_config
 from tests.train.sampling.prediction import first_frames_ranks
 from tests.train.sampling.test_generate import Numbers
@@ -88,7 +88,7 @@ def test_weights_of_image_guidance_sum_to_one():
     assert sum(image_weights(7.5, 1.5)) == pytest.approx(1)
 
 
-@thorough
+@nightly
 def test_a_trained_model_goes_on_from_the_picture():
     """Two clips with one caption: only the first frame says which."""
     config = TrainConfig.model_validate(
