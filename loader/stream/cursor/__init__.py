@@ -1,1 +1,1 @@
-"""Where a stream stands: its position, the states that hold it, and the passes that begin there."""
+"""Cursor of a stream: its position, the states that hold it, and the passes that begin there."""

@@ -88,7 +88,7 @@ def dataset_numbers(
     mapped: DatasetMap | None = None,
     scores: Scores | None = None,
 ) -> DatasetFigures:
-    """Compute the numbers.
+    """Compute all numbers of a dataset's report.
 
     Args:
         dataset: dataset; of its clips only embeddings are read.

@@ -48,7 +48,7 @@ class _ForwardPlan(NamedTuple):
 
 
 class _BackwardPlan(NamedTuple):
-    """Backward of one layout.
+    """Prepared launches of the backward of one layout.
 
     Attributes:
         run: runs the kernels of the backward, then those of the second stage.
@@ -316,7 +316,7 @@ class TokenHost:
 
 
 class _Shape:
-    """What launches for tensors depend on."""
+    """Shape, dtypes and strides of tensors, which their launches depend on."""
 
     def __init__(self, tensors: _Tensors) -> None:
         x, branch, _, scale, _, weight, bias, cu_seqlens, *_ = tensors

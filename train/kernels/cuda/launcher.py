@@ -27,7 +27,7 @@ Run = Callable[[Sequence[Pointers]], None]
 
 
 class Launch(NamedTuple):
-    """A launch of a kernel.
+    """Grid, block and arguments with which a kernel is launched.
 
     Attributes:
         kernel: name of the kernel.
