@@ -122,7 +122,7 @@ class SourceStageConfig(BaseModel, frozen=True, extra="forbid"):
             the ledger notices.
     """
 
-    REVISION: ClassVar = 36
+    REVISION: ClassVar = 37
 
     probe: ProbeConfig = ProbeConfig()
     shots: ShotConfig = ShotConfig()

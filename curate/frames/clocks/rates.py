@@ -55,6 +55,10 @@ def choose_rate(
     if not len(gaps_s):
         return stated or Fraction(25), True
     measured = _measure_rate(gaps_s)
+    # MP4 of millisecond stamps, copied from Matroska, states 24.0017 for 24: the average of its rounded durations.
+    standard = snap_rate(stated) if stated is not None else None
+    if standard not in (None, stated) and _lies_on_grid(times_s, standard, runs, TIE_S):
+        return standard, True
     for rate in (stated, snap_rate(measured), measured):
         if rate and _lies_on_grid(times_s, rate, runs, CONSTANT_TOLERANCE / float(rate)):
             return rate, True

@@ -183,8 +183,12 @@ class Decoder:
                     self._break()
                     self._lost.fail()
                     continue
-                if decoded and not self._shown and (lost := self._lost_at_begin(decoded[0])):
-                    yield lost
+                if decoded and not self._shown:
+                    if self._lost.lacks_reference(decoded[0]):
+                        self._break()
+                        self._reason = "it begins between key frames; frames up to the first one are unsafe"
+                    elif lost := self._lost_at_begin(decoded[0]):
+                        yield lost
                 for frame in decoded:
                     if self._lost.before(frame) and self._shown:
                         self._break_before()
@@ -224,9 +228,12 @@ class Decoder:
             if self._meter is not None:
                 self._meter.shift(len(lost))
             lost_s = float(((first.pts or 0) - stamps[0]) * (self._stream.time_base or 0))
-            self._reason = (
-                f"its first key frame is damaged, and nothing of its first {lost_s:.2f} s can be decoded"
+            fault = (
+                "its first key frame is damaged"
+                if self._lost.begins_with_key
+                else "it begins between key frames"
             )
+            self._reason = f"{fault}, and nothing of its first {lost_s:.2f} s can be decoded"
         return lost
 
     def damage(self) -> tuple[Damage, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from av.packet import Packet
-from av.video.frame import VideoFrame
+from av.video.frame import PictureType, VideoFrame
 from av.video.stream import VideoStream
 
 _A_FRAME_EACH = "av1"
@@ -14,12 +14,16 @@ _A_FRAME_EACH = "av1"
 _BEGIN_WITH_KEY = ("mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm", "avi", "mxf")
 """Containers whose first packet says truly whether decoding can begin there; recordings of streams begin anywhere."""
 
-_BY_ERROR = ("avi", "mxf", "h264")
-"""Of which a first frame is lost only where its packet cannot be decoded.
+_BY_ERROR = ("avi", "mxf")
+"""Of which a first frame is lost only where its packet cannot be decoded: stamps may be those of coding."""
 
-Stamps of AVI and MXF may be those of coding. H.264 shows no frame before a refresh is complete, though it may begin
-with a packet that counts as key.
-"""
+_KEY_BY_ERROR = ("h264",)
+"""Of which the same holds where the first packet counts as key: no frame is shown before a refresh is complete."""
+
+_GUESSES = frozenset(
+    ("mpeg4", "msmpeg4v1", "msmpeg4v2", "msmpeg4v3", "h263", "h263p", "h263i", "flv1", "wmv1", "wmv2")
+)
+"""Codecs whose decoders show frames that refer to a frame before the film, over grey, and say nothing."""
 
 _LONGER = 1.5
 """Durations of a frame behind which, after an error, the next frame shows that others are lost."""
@@ -34,12 +38,13 @@ class LostFrames:
 
     def __init__(self, stream: VideoStream) -> None:
         codec = stream.codec_context.codec.canonical_name
-        self._counts = codec == _A_FRAME_EACH
+        self._counts, self._guesses = codec == _A_FRAME_EACH, codec in _GUESSES
         self._due: deque[int] = deque()
         container = stream.container.format.name
         self._begins = container in _BEGIN_WITH_KEY
-        self._by_error = codec in _BY_ERROR or container in _BY_ERROR
+        self._by_error, self._key_by_error = container in _BY_ERROR, codec in _KEY_BY_ERROR
         self._first_pts: list[int] = []  # of packets so far, until a frame is shown
+        self._begins_with_key = False
         self._lost_begin = False
         self._failed = False
         self._end_pts: int | None = None  # by the frame before
@@ -48,10 +53,10 @@ class LostFrames:
         """Note a packet before it is decoded."""
         if packet.pts is None or not packet.size or packet.is_discard:
             return
-        if self._begins and (self._first_pts or _is_key(packet)):
+        if self._begins:
+            if not self._first_pts:
+                self._begins_with_key = _is_key(packet)
             self._first_pts.append(packet.pts)
-        else:
-            self._begins = False
         if self._counts:
             self._due.append(packet.pts)
 
@@ -61,14 +66,25 @@ class LostFrames:
         self._lost_begin |= len(self._first_pts) == 1
 
     def before_first(self, frame: VideoFrame) -> list[int]:
-        """Return the stamps of frames that are lost before the first one, with the key frame at the beginning."""
+        """Return the stamps of frames that are lost before the first one, with the key frame that they refer to."""
         stamps, self._first_pts = self._first_pts, []
-        is_trusted = self._begins and (self._lost_begin or not self._by_error)
+        by_error = self._by_error or (self._key_by_error and self._begins_with_key)
+        is_trusted = self._begins and (self._lost_begin or not by_error)
         self._begins = False
         if frame.pts is None or not stamps or not is_trusted:
             return []
         # Leading pictures, which are shown before their key frame, are none of its frames.
-        return sorted({pts for pts in stamps if stamps[0] <= pts < frame.pts})
+        first_pts = stamps[0] if self._begins_with_key else min(stamps)
+        return sorted({pts for pts in stamps if first_pts <= pts < frame.pts})
+
+    def lacks_reference(self, first: VideoFrame) -> bool:
+        """Return whether a film's first frame refers to one before it, and is shown nevertheless."""
+        return self._guesses and first.pict_type != PictureType.I
+
+    @property
+    def begins_with_key(self) -> bool:
+        """Whether the first packet holds a key frame, however damaged."""
+        return self._begins_with_key
 
     def before(self, frame: VideoFrame) -> bool:
         """Return whether frames are lost between the frame before and this one."""

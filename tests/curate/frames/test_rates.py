@@ -156,3 +156,21 @@ def test_a_film_of_a_thousand_frames_a_second_is_cut(tmp_path: Path) -> None:
     assert (record.state, record.reason, record.frames, record.fps) == ("kept", "", 400, 1000)
     with av.open(io.BytesIO(clip)) as container:
         assert sum(1 for _ in container.decode(video=0)) == 400
+
+
+def test_a_copy_from_matroska_to_mp4_keeps_its_rate(tmp_path: Path) -> None:
+    """MP4 states the average of durations in whole milliseconds, 24.0017 for 24 frames a second."""
+    matroska = write_video(tmp_path / "a.mkv", (241,), rate=24, options={"bf": "0"})
+    path = tmp_path / "a.mp4"
+    ffmpeg(["-i", str(matroska), "-c", "copy", "-video_track_timescale", "1000", "-y", str(path)])
+    with av.open(str(path)) as container:
+        assert container.streams.video[0].average_rate != 24
+    [(record, _)] = records_of(path, tmp_path / "out", spans={"max_clip_s": 20.0})
+    assert record.fps == 24
+
+
+@pytest.mark.parametrize("rate", ["29917/1000", "2397/100", "2503/100"])
+def test_a_rate_beside_a_usual_one_stays_what_it_is(rate: str) -> None:
+    stated = Fraction(rate)
+    pts = [round(number / float(stated) / float(TICK)) for number in range(300)]
+    assert timeline(pts, TICK, None, stated, (), 60.0).rate == stated

@@ -113,18 +113,56 @@ def test_av1_frames_that_come_no_more_are_no_still_picture(tmp_path: Path) -> No
     assert (after[2], after[3]) == (pytest.approx(2.0), pytest.approx(3.0))
 
 
-def test_a_recording_that_begins_within_a_group_of_pictures_is_kept(tmp_path: Path) -> None:
-    """Of a stream nobody promises that it begins with a key frame."""
-    path = tmp_path / "a.ts"
+def without_first(path: Path, codec: str, packets: int) -> Path:
+    """Write a film that lacks the first packets of its pictures."""
     with (
-        av.open(str(film(tmp_path / "whole.mp4", "mpeg2video"))) as source,
+        av.open(str(film(path.with_name("whole.mp4"), codec))) as source,
         av.open(str(path), "w") as target,
     ):
         stream = target.add_stream_from_template(source.streams.video[0])
-        for packet in list(source.demux(video=0))[10:]:
+        for packet in list(source.demux(video=0))[packets:]:
             if packet.size:
                 packet.stream = stream
                 target.mux(packet)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "codec"),
+    but(
+        (("a.mkv", "libx264"), ("a.mp4", "mpeg4")),
+        [
+            ("a.mkv", "libx264"),
+            ("a.mp4", "libx264"),
+            ("a.mp4", "mpeg4"),
+            ("a.avi", "mpeg4"),
+            ("a.mkv", "mpeg2video"),
+            ("a.mkv", "libx265"),
+            ("a.mkv", "libvpx-vp9"),
+        ],
+    ),
+)
+def test_a_film_that_begins_between_key_frames_begins_with_a_failed_stretch(
+    tmp_path: Path, name: str, codec: str
+) -> None:
+    """As pieces do that were copied out of a film; what players cannot show there is counted."""
+    path = without_first(tmp_path / name, codec, 10)
+    with av.open(str(path)) as container:
+        stream = container.streams.video[0]
+        packets = [packet for packet in container.demux(stream) if packet.size and not packet.is_discard]
+        pts = sorted(packet.pts for packet in packets)
+        key_pts = next(packet.pts for packet in packets if packet.is_keyframe)
+        lost_s = float((key_pts - pts[0]) * stream.time_base)
+    failed, kept = rows_of(path)
+    assert (failed[0], failed[1], failed[2]) == ("failed", "decode", 0)
+    assert failed[3] == pytest.approx(lost_s, abs=0.002)
+    assert "it begins between key frames" in failed[4]
+    assert (kept[0], kept[2]) == ("kept", failed[3])
+
+
+def test_a_recording_that_begins_within_a_group_of_pictures_is_kept(tmp_path: Path) -> None:
+    """Of a stream nobody promises that it begins with a key frame."""
+    path = without_first(tmp_path / "a.ts", "mpeg2video", 10)
     states = [row[0] for row in rows_of(path)]
     assert "kept" in states
     assert not any("key frame" in row[4] for row in rows_of(path))
