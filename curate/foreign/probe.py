@@ -21,7 +21,7 @@ from reelweave.curate.frames.container.further_film import further_film
 from reelweave.curate.frames.container.immersive import immersive
 from reelweave.curate.frames.container.side_data import side_data
 from reelweave.curate.frames.container.stream_choice import choose_sound
-from reelweave.curate.frames.decode.decoder import codec_with_alpha
+from reelweave.curate.frames.decode.decoder import bounded_packets, codec_with_alpha
 from reelweave.curate.frames.interlace import fields_fault
 from reelweave.curate.frames.picture import ShapeMeter
 from reelweave.curate.frames.probe import ProbeConfig
@@ -29,6 +29,7 @@ from reelweave.curate.frames.source import SourceError, open_video
 from reelweave.loader.dataset.colour.matrix import matrix_fault
 from reelweave.loader.dataset.colour.transparency import OverBlack
 from reelweave.loader.dataset.samples.frames.shown_frames import PacketFrames
+from reelweave.loader.dataset.samples.frames.vp9_sizes import is_left_out
 from reelweave.loader.dataset.tars.media import FORMATS
 from reelweave.loader.dataset.tars.orientation import orientation_of
 from reelweave.loader.dataset.tars.pictures import (
@@ -182,6 +183,7 @@ def _demux(
     container: InputContainer, stream: VideoStream, packets: PacketFrames, heads: SizeHeaders
 ) -> tuple[PacketTimes, VideoFrame]:
     codec = codec_with_alpha(stream)
+    bound = bounded_packets(stream, codec)
     times, frame = PacketTimes(stream.frames, counts_ticks=container.format.name == "avi"), None
     for packet in container.demux(stream):
         if packet.size:
@@ -191,7 +193,9 @@ def _demux(
         if frame is None:
             if fault := without_base(packet):
                 raise SourceError(fault)
-            frame = next(iter(codec.decode(packet)), None)
+            coded = bound(packet)
+            frames = codec.decode(coded)
+            frame = None if is_left_out(packet, coded) else next(iter(frames), None)
     if frame is None:
         raise SourceError("has no frame that can be decoded")
     return times, frame

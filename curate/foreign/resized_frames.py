@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from reelweave.loader.dataset.samples.frames.vp9_sizes import frames_of, stated_size
+
 SEQUENCE, _FRAME_HEADER, _FRAME = 1, 3, 6  # obu_type of the AV1 specification, 6.2.2
 _KEY, _SWITCH = 0, 3  # frame_type of the AV1 specification, 6.8.2
 _SELECT = 2  # a choice that each frame makes anew
@@ -22,37 +24,8 @@ class _Bits:
 
 def resizes_vp9(packet: bytes) -> bool:
     """Return whether a frame in a packet of VP9 states a size without being a key frame: specification, 7.2."""
-    return any(map(_states_size, _frames_of_vp9(packet)))
-
-
-def _frames_of_vp9(packet: bytes) -> Iterator[bytes]:
-    """Yield the frames of a packet, which may be a superframe: VP9 specification, annex B."""
-    last = packet[-1] if packet else 0
-    count, width = (last & 7) + 1, (last >> 3 & 3) + 1
-    index = 2 + count * width
-    if last & 0xE0 != 0xC0 or len(packet) < index or packet[-index] != last:
-        yield packet
-        return
-    at = 0
-    for begin in range(len(packet) - index + 1, len(packet) - 1, width):
-        size = int.from_bytes(packet[begin : begin + width], "little")
-        yield packet[at : at + size]
-        at += size
-
-
-def _states_size(frame: bytes) -> bool:
-    bits = _Bits(frame[:_HEADER_BYTES])
-    bits.take(2)
-    if bits.take() + 2 * bits.take() == 3:  # profile
-        bits.take()
-    if bits.take():  # an earlier frame is shown
-        return False
-    is_inter, is_shown, is_resilient = bits.take(), bits.take(), bits.take()
-    intra_only = 0 if is_shown else bits.take()
-    if not is_inter or intra_only:
-        return bool(is_inter)
-    bits.take((0 if is_resilient else 2) + 8 + 3 * 4)
-    return bits.take(3) == 0  # as large as none of its three references
+    sizes = map(stated_size, frames_of(packet))
+    return any(size is not None and not size.is_key for size in sizes)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Decoder of a source in display order, which goes on after errors and accounts for them."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import av
 from av.container import InputContainer
@@ -26,6 +26,7 @@ from reelweave.curate.frames.source import SourceError
 from reelweave.loader.dataset.colour.chain import Chain
 from reelweave.loader.dataset.colour.transparency import OverBlack
 from reelweave.loader.dataset.samples.frames.video_stream import codec_of, is_checked
+from reelweave.loader.dataset.samples.frames.vp9_sizes import bounded, is_left_out
 from reelweave.loader.errors import refuse_shortage
 
 _CUT_OFF = "the file is cut off within its last frame"
@@ -78,6 +79,7 @@ class Decoder:
         # Raw pictures of 32 bits in AVI and elsewhere mostly leave the last eight unused.
         self._shows_alpha = stream.codec_context.name != "rawvideo"
         self._codec = codec_with_alpha(stream)
+        self._bounded = bounded_packets(stream, self._codec)
         self._crop = Cropper(stream)
         self._meter = None if limits is None else ShapeMeter(stream, self._codec, limits, self._crop)
 
@@ -168,10 +170,14 @@ class Decoder:
                 self._lost.expect(packet)
                 is_damaged = self._limits is not None and self._checks.is_damaged(packet)
                 try:
-                    if self._meter is not None:
-                        decoded = self._meter.decode(packet)
+                    coded = self._bounded(packet)
+                    if is_left_out(packet, coded):
+                        self._codec.decode(coded)
+                        decoded: list[VideoFrame] = []
+                    elif self._meter is not None:
+                        decoded = self._meter.decode(coded)
                     else:
-                        decoded = [self._crop(frame) for frame in self._codec.decode(packet)]
+                        decoded = [self._crop(frame) for frame in self._codec.decode(coded)]
                     if self._shows_alpha:
                         decoded = [self._over_black(frame) for frame in decoded]
                 except av.error.FFmpegError as error:
@@ -276,6 +282,14 @@ def codec_with_alpha(stream: VideoStream) -> VideoCodecContext:
     if name and (has_alpha_packets(stream) or (is_checked(stream) and not _has_side_data(stream))):
         return codec_of(stream, name)
     return stream.codec_context
+
+
+def bounded_packets(
+    stream: VideoStream, codec: VideoCodecContext
+) -> Callable[["Packet[VideoStream]"], "Packet[VideoStream]"]:
+    """Return what bounds the packets of a stream for a decoder of `codec_with_alpha`; libvpx takes any size."""
+    is_bounded = codec.codec.name == "libvpx-vp9" and not has_alpha_packets(stream)
+    return bounded if is_bounded else lambda packet: packet
 
 
 def _has_side_data(stream: VideoStream) -> bool:
