@@ -26,7 +26,7 @@ from reelweave.curate.frames.source import SourceError
 from reelweave.loader.dataset.colour.chain import Chain
 from reelweave.loader.dataset.colour.transparency import OverBlack
 from reelweave.loader.dataset.samples.frames.video_stream import codec_of, is_checked
-from reelweave.loader.dataset.samples.frames.vp9_sizes import bounded, is_left_out
+from reelweave.loader.dataset.samples.frames.vp9_sizes import bounded, is_left_out, refuse_huge
 from reelweave.loader.errors import refuse_shortage
 
 _CUT_OFF = "the file is cut off within its last frame"
@@ -288,8 +288,15 @@ def bounded_packets(
     stream: VideoStream, codec: VideoCodecContext
 ) -> Callable[["Packet[VideoStream]"], "Packet[VideoStream]"]:
     """Return what bounds the packets of a stream for a decoder of `codec_with_alpha`; libvpx takes any size."""
-    is_bounded = codec.codec.name == "libvpx-vp9" and not has_alpha_packets(stream)
-    return bounded if is_bounded else lambda packet: packet
+    if codec.codec.name != "libvpx-vp9":
+        return lambda packet: packet
+    return _with_alpha if has_alpha_packets(stream) else bounded
+
+
+def _with_alpha(packet: "Packet[VideoStream]") -> "Packet[VideoStream]":
+    """Return a packet of VP9 with its alpha, as it is, unless a frame is too large."""
+    refuse_huge(bytes(packet))
+    return packet
 
 
 def _has_side_data(stream: VideoStream) -> bool:

@@ -35,7 +35,7 @@ def bounded(packet: "Packet[Any]", most_pixels: int = MOST_PIXELS) -> "Packet[An
     if not packet.size:
         return packet
     data = bytes(packet)
-    _refuse_huge(data, most_pixels)
+    refuse_huge(data, most_pixels)
     single = Packet(data if _index_bytes(data) else data + _index_of(len(data)))
     single.pts, single.dts, single.duration = packet.pts, packet.dts, packet.duration
     if packet.time_base is not None:
@@ -48,7 +48,12 @@ def is_left_out(packet: "Packet[Any]", coded: "Packet[Any]") -> bool:
     return packet.is_discard and not coded.is_discard
 
 
-def _refuse_huge(data: bytes, most_pixels: int) -> None:
+def refuse_huge(data: bytes, most_pixels: int = MOST_PIXELS) -> None:
+    """Raise where a frame of a packet has more pixels than are decoded.
+
+    Raises:
+        av.error.InvalidDataError: it has.
+    """
     import av
 
     for frame in frames_of(data):
