@@ -1,6 +1,5 @@
 """Requested videos: one prompt, or a file of them."""
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 from pydantic import Field, ValidationError, field_validator
 
 from reelweave.loader.base.named_file import lines_of
+from reelweave.loader.base.strict_json import parse
 from reelweave.loader.errors import UsageError
 from reelweave.loader.settings import Settings
 from reelweave.pipelines.terminal.files import read_text
@@ -98,7 +98,7 @@ def _requests(lines: list[str], path: Path) -> Iterator[Request]:
         if not line.strip():
             continue
         try:
-            values = json.loads(line)
+            values = parse(line)
             if not isinstance(values, Mapping):
                 raise UsageError(
                     f'--prompts {path}, line {line_number}: is no JSON object such as {{"prompt": "a cat"}}'

@@ -1,7 +1,7 @@
 """Configurations of training objectives; importing them loads no torch."""
 
 import math
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -55,6 +55,12 @@ Shift = Annotated[ConstantShift | RootShift | ExponentialShift, Field(discrimina
 class FlowConfig(ObjectiveConfig):
     """Rectified flow (`reelweave.train.objectives.flow`)."""
 
+    READ_WITH: ClassVar = {
+        "time_mean": ("time", ("logit_normal",)),
+        "time_std": ("time", ("logit_normal",)),
+        "mode_scale": ("time", ("mode",)),
+    }
+
     name: Literal["flow"] = "flow"
     time: Literal["logit_normal", "uniform", "mode"] = Field(
         "logit_normal", description="distribution of times t between data (0) and noise (1)"
@@ -102,6 +108,11 @@ class EDMConfig(ObjectiveConfig):
 
 class DDPMConfig(ObjectiveConfig):
     """Discrete-time diffusion (`reelweave.train.objectives.ddpm`)."""
+
+    READ_WITH: ClassVar = {
+        "beta_start": ("schedule", ("linear", "scaled_linear")),
+        "beta_end": ("schedule", ("linear", "scaled_linear")),
+    }
 
     name: Literal["ddpm"] = "ddpm"
     prediction: Literal["epsilon", "v"] = Field("epsilon", description="prediction target of the model")

@@ -1,6 +1,6 @@
 """Configuration of the optimizer, its learning rate, the EMA of weights, and FP8 matrix products."""
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -30,6 +30,8 @@ class OptimizerConfig(Settings):
 
 class ScheduleConfig(Settings):
     """Linear warm-up, then a curve down to ``min_lr_ratio``."""
+
+    READ_WITH: ClassVar = {"min_lr_ratio": ("kind", ("cosine", "linear", "wsd", "inverse_sqrt"))}
 
     kind: Literal["cosine", "linear", "constant", "wsd", "inverse_sqrt"] = Field(
         "cosine",

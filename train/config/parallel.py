@@ -1,6 +1,6 @@
 """Configuration of parallelism; importing it loads no torch."""
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -12,6 +12,8 @@ Degree = Annotated[int, Field(ge=1)]
 
 class ParallelConfig(Settings):
     """Degrees of parallelism, whose product is the number of ranks; by default every rank is a replica."""
+
+    READ_WITH: ClassVar = {"activation_memory_budget": ("activation_checkpointing", ("memory_budget",))}
 
     dp_replicate: Degree | Literal["rest"] = Field(
         "rest",

@@ -11,7 +11,7 @@ from reelweave.loader.errors import UsageError
 from reelweave.train.cascade.training.start import run_by_cascades
 from reelweave.train.checkpoint.pieces import Tensors
 from reelweave.train.config.run import TrainConfig
-from reelweave.train.loop.evaluation import HeldOutEvaluation
+from reelweave.train.loop.evaluation import HeldOutEvaluation, never_due
 from reelweave.train.loop.logs.breakdown import LossRows
 from reelweave.train.loop.logs.log import MetricLog
 from reelweave.train.loop.validation import Validation, Validator
@@ -90,9 +90,18 @@ class DenoiserTask:
             log.say(unknown)
         for line in compare_with_published(self._config, self._layout.bundle.dit, new=not done):
             log.say(line)
+        self._say_never_due(log)
         self._layout.share()
         if self._cascades is not None:
             self._cascades.prefetch_from(self._stream)
+
+    def _say_never_due(self, log: MetricLog) -> None:
+        """Say what is configured at intervals, and takes place in no step."""
+        recalibrate, total_steps = self._config.recalibrate, self._config.schedule.total_steps
+        intervals = {"held_out": self._held_out, "validation": self._validator, "recalibrate": recalibrate}
+        for section, interval in intervals.items():
+            if interval and (line := never_due(section, interval.every_steps, total_steps)):
+                log.say(line)
 
     def begin(self, step: int) -> float:
         lr = learning_rate(step - 1, self._config.optimizer, self._config.schedule)

@@ -14,6 +14,19 @@ from reelweave.train.step.losses import losses
 from reelweave.train.step.squared_errors import SquaredErrors, whole_model_errors
 
 
+def never_due(section: str, every_steps: int, total_steps: int) -> str:
+    """Return a sentence if a run ends before something at intervals takes place; else nothing.
+
+    Args:
+        section: section of the configuration that holds the interval.
+        every_steps: the interval.
+        total_steps: optimizer steps of the run.
+    """
+    if every_steps <= total_steps:
+        return ""
+    return f"{section}.every_steps={every_steps} is above schedule.total_steps={total_steps}: it never takes place"
+
+
 @dataclass(frozen=True)
 class HeldOutEvaluation:
     """Held-out clips with fixed noise, so that only the model changes between evaluations.

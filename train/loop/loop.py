@@ -14,6 +14,7 @@ import torch
 from reelweave.loader.batch import NO_READS, Microbatch, Pack
 from reelweave.loader.buckets.recalibrate import RecalibrateConfig, recalibrate
 from reelweave.loader.errors import RunError
+from reelweave.loader.settings import unread_keys
 from reelweave.loader.storage import Storage, open_storage
 from reelweave.train.checkpoint.saver import Checkpoints
 from reelweave.train.checkpoint.state import BaseWeights, CheckpointState, FrozenPart
@@ -176,6 +177,8 @@ class TrainingLoop(ABC, Generic[Config]):
             log.say(_beginning(task.description, world, done, total_steps))
             if unreached := unreached_rate(config.optimizer, config.schedule):
                 log.say(unreached)
+            for line in unread_keys(config):
+                log.say(line)
             task.start(done, log)
             steps = _Steps(config, self._stream, processes, task, checkpoints, log, peak, outside)
             last = steps.run(done, profiler)

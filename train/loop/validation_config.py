@@ -1,6 +1,5 @@
 """Configuration of videos sampled during training; importing it loads no torch."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Literal
@@ -8,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, ValidationError, model_validator
 
 from reelweave.loader.base.named_file import lines_of, read_named_text
+from reelweave.loader.base.strict_json import parse
 from reelweave.loader.errors import UsageError
 from reelweave.loader.settings import Settings
 from reelweave.train.sampling.config import SampleConfig
@@ -103,7 +103,7 @@ def _rows_of(path: Path) -> Iterator[ValidationPrompt]:
             yield ValidationPrompt(prompt=line.strip())
             continue
         try:
-            row = ValidationPrompt.model_validate(json.loads(line))
+            row = ValidationPrompt.model_validate(parse(line))
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"])) or "the line"

@@ -105,7 +105,8 @@ def batches_of_step(
         if batch is None:
             raise RunError(
                 f"the stream ended before step {step} of schedule.total_steps={total_steps}: set"
-                f" schedule.total_steps={step - 1}, or more stream.epochs; both go on from the last checkpoint"
+                f" schedule.total_steps={step - 1}, or more stream.epochs; both go on from the last checkpoint, if"
+                " one was written"
             )
         yield batch
         if batch.ends_step:

@@ -197,6 +197,7 @@ def test_a_rank_that_fails_ends_all_in_words(
         ('{"prompt": "a", "sed": 3}', "line 2: sed: Extra inputs"),
         ("[1]", "line 2: is no JSON object"),
         ("{", "line 2: is no JSON"),
+        ('{"prompt": "a", "prompt": "b"}', "line 2: is no JSON: the key 'prompt'"),
         ('{"prompt": "a", "frames": 4}', "video 1 of --prompts: 4 frames do not fit"),
     ],
 )

@@ -1,9 +1,11 @@
-"""What a run says of its captions and of its learning rate."""
+"""What a run says of its captions, of its learning rate, and of keys that do nothing."""
 
 from pathlib import Path
 
 import pytest
 
+from reelweave.train.config.objective import DDPMConfig, FlowConfig
+from reelweave.train.config.run import TrainConfig
 from reelweave.train.config.text import HashedTextConfig
 from reelweave.train.loop.logs.log import read_metrics
 from reelweave.train.loop.trainer import Trainer
@@ -59,3 +61,49 @@ def test_a_longer_schedule_says_how_the_learning_rate_goes_on(
         schedule = config.schedule.model_copy(update=constant)
         Trainer(config.model_copy(update={"schedule": schedule}), ClipStream(), tmp_path / "flat").run()
     assert "schedule.total_steps" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("update", "lines"),
+    [
+        (
+            {"objective": FlowConfig(time="uniform", time_mean=1.5)},
+            ["objective.time_mean=1.5 is not read: it is for time logit_normal, and time is uniform"],
+        ),
+        ({"objective": FlowConfig(time="mode", time_std=2.0, mode_scale=1.0)}, ["objective.time_std=2.0"]),
+        (
+            {"objective": DDPMConfig(schedule="cosine", beta_end=0.5)},
+            ["objective.beta_end=0.5 is not read: it is for schedule linear or scaled_linear, and"],
+        ),
+        ({"objective": FlowConfig(time_mean=1.5, time_std=2.0)}, []),
+        (
+            {"schedule": {"kind": "constant", "min_lr_ratio": 0.5, "total_steps": 1}},
+            ["schedule.min_lr_ratio=0.5"],
+        ),
+        ({"parallel": {"activation_memory_budget": 0.1}}, ["parallel.activation_memory_budget=0.1"]),
+        (
+            {"recalibrate": {"every_steps": 7}},
+            ["recalibrate.every_steps=7 is above schedule.total_steps=1: it never takes place"],
+        ),
+    ],
+)
+def test_keys_that_do_nothing_are_said(
+    update: dict[str, object], lines: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They were taken without a word, and the run went on as if they were not there."""
+    config = TrainConfig.model_validate(tiny_config(1).model_dump() | update)
+    Trainer(config, ClipStream(), tmp_path / "run").run()
+    printed = capsys.readouterr().err
+    assert [line in printed for line in lines] == [True] * len(lines)
+    assert printed.count("is not read") + printed.count("never takes place") == len(lines)
+
+
+def test_a_validation_that_never_comes_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for every_steps in (2, 1):
+        asked = ValidationConfig(
+            prompts=("a wave",), height=16, width=16, frames=5, steps=1, guidance=1.0, every_steps=every_steps
+        )
+        out = tmp_path / str(every_steps)
+        Trainer(tiny_config(1), ClipStream(), out, validation=Validation(asked, lambda *_: b"")).run()
+        line = "validation.every_steps=2 is above schedule.total_steps=1: it never takes place"
+        assert (line in capsys.readouterr().err) == (every_steps == 2)
