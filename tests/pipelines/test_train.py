@@ -45,8 +45,16 @@ def test_held_out_clips_that_fill_no_step_and_folders_of_datasets_are_told_at_th
     values |= {"out": values["dataset"], "held_out": None}
     (tmp_path / "train.yaml").write_text(yaml.safe_dump(values))
     assert main(["train", "--config", str(tmp_path / "train.yaml")]) == 2
-    assert f"out: {tmp_path / 'clips'} is a dataset; give the run" in capsys.readouterr().err
+    printed = capsys.readouterr().err
+    assert f"out: {tmp_path / 'clips'} is a dataset; give the run" in printed
+    assert "stream.epochs" not in printed
     assert sorted(path.name for path in (tmp_path / "clips").iterdir()) == before
+    # A run whose epochs end too early made all of their steps before it said so.
+    (tmp_path / "train.yaml").write_text(yaml.safe_dump(values | {"stream": stream | {"epochs": 2}}))
+    assert main(["train", "--config", str(tmp_path / "train.yaml")]) == 2
+    assert (
+        "stream.epochs=2 holds about 4 steps, and train.schedule.total_steps is 60" in capsys.readouterr().err
+    )
 
 
 def test_a_resume_with_other_buckets_names_the_keys(

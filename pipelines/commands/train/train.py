@@ -84,7 +84,10 @@ def train(config: "TrainRunConfig") -> "TrainResult":
 
         stream = open_stream(config.dataset, config.stream)
         if ranks.world.rank == 0:
-            for sentence in other_rates(config, stream.source.plan_index):
+            for sentence in [
+                *other_rates(config, stream.source.plan_index),
+                *_too_few_epochs(config, stream),
+            ]:
                 stderr().print(sentence, markup=False, soft_wrap=True)
         storages = run_storages(config)
         held_out = _held_out(config, open_stream)
@@ -95,6 +98,19 @@ def train(config: "TrainRunConfig") -> "TrainResult":
                 config.train, stream, config.out, held_out, checkpoints, stored, _validation(config)
             )
             return trainer.run_on(processes, partial(keep_config, config, ranks.world.rank, "train"))
+
+
+def _too_few_epochs(config: "TrainRunConfig", stream: "VideoStream") -> "Iterator[str]":
+    """Yield a sentence if the epochs of a stream hold fewer steps than the run, as far as is known at its start."""
+    total_steps, epochs = config.train.schedule.total_steps, config.stream.epochs
+    if epochs is None or config.stream.curriculum is not None:
+        return
+    if (steps := epochs * stream.steps_per_epoch) < total_steps:
+        yield (
+            f"stream.epochs={epochs} holds about {steps} steps, and train.schedule.total_steps is {total_steps}: the"
+            " run fails behind its last epoch, and keeps its steps up to the last checkpoint. Set total_steps to those"
+            " steps, or more epochs"
+        )
 
 
 def run_storages(config: "TrainRunConfig | VaeRunConfig") -> "list[Storage]":
