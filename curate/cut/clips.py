@@ -27,7 +27,7 @@ from reelweave.curate.cut.verify import DamagedSoundError, verify
 from reelweave.curate.frames.container.encryption import is_encrypted
 from reelweave.curate.frames.container.stream_choice import SoundChoice, choose_sound
 from reelweave.curate.frames.decode.decoder import Decoder
-from reelweave.curate.frames.entry import Entry, EntryError, enter
+from reelweave.curate.frames.decode_entry import Entry, EntryError, enter
 from reelweave.curate.frames.frame_times import FrameTimes
 from reelweave.curate.frames.picture import Finisher, Geometry, size_at
 from reelweave.curate.frames.sound_clock import SoundClock

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from reelweave.curate.cut.clip import CutError
 from reelweave.curate.cut.mp4 import Mp4
 from reelweave.curate.frames.container.side_data import side_data
-from reelweave.curate.frames.entry import holds_idr
+from reelweave.curate.frames.decode_entry import holds_idr
 from reelweave.curate.frames.frame_times import FrameTimes
 from reelweave.curate.frames.picture import Geometry, shape_at
 from reelweave.loader.dataset.colour import hdr

@@ -14,7 +14,7 @@ from av.video.stream import VideoStream
 
 from reelweave.curate.cut.config import CutConfig
 from reelweave.curate.cut.copy import PacketInfo, SourceFormat, copyable, format_of, is_sound
-from reelweave.curate.frames.entry import holds_idr
+from reelweave.curate.frames.decode_entry import holds_idr
 from reelweave.curate.frames.frame_times import FrameTimes
 from reelweave.curate.frames.picture import Geometry
 from reelweave.curate.shots.spans import Span, SpanConfig, long_enough

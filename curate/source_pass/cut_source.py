@@ -25,7 +25,7 @@ from reelweave.curate.filters import scores
 from reelweave.curate.filters.measure import ADDED
 from reelweave.curate.frames.budget import check_clips, most_bytes
 from reelweave.curate.frames.clocks.rates import FLEETING_S
-from reelweave.curate.frames.entry import Entry
+from reelweave.curate.frames.decode_entry import Entry
 from reelweave.curate.frames.faults import fault_of
 from reelweave.curate.frames.frame_times import FrameTimes
 from reelweave.curate.frames.perceptual import embed_pictures

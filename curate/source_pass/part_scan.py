@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from reelweave.curate.config import SourceStageConfig
 from reelweave.curate.frames.container.stream_choice import choose_sound
 from reelweave.curate.frames.decode.decoder import Decoder
-from reelweave.curate.frames.entry import EntryError, enter
+from reelweave.curate.frames.decode_entry import EntryError, enter
 from reelweave.curate.frames.frame_times import FrameTimes, timeline
 from reelweave.curate.frames.interlace import CombMeter
 from reelweave.curate.frames.perceptual import PICTURE

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import BinaryIO
 
 from reelweave.curate.config import SourceStageConfig
-from reelweave.curate.frames.entry import CODECS, CONTAINERS
+from reelweave.curate.frames.decode_entry import CODECS, CONTAINERS
 from reelweave.curate.frames.perceptual import PICTURE
 from reelweave.curate.frames.probe import Probe, probe
 from reelweave.curate.frames.source import SourceError, open_video

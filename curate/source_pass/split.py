@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from reelweave.curate.filters.measure import ADDED
 from reelweave.curate.frames.budget import most_bytes
-from reelweave.curate.frames.entry import Entry
+from reelweave.curate.frames.decode_entry import Entry
 from reelweave.curate.frames.faults import fault_of
 from reelweave.curate.frames.source import SourceError
 from reelweave.curate.ledger.digest import digest

@@ -18,7 +18,7 @@ from reelweave.loader.blend.resolve import resolve, split_rows
 from reelweave.loader.blend.source import SampleSource
 from reelweave.loader.blend.tree import Group, Leaf
 from reelweave.loader.dataset import Dataset, open_dataset
-from reelweave.loader.dataset.draws import Draws
+from reelweave.loader.dataset.epoch_draws import Draws
 from reelweave.loader.dataset.latents import Latents
 from reelweave.loader.dataset.plan_index import PlanIndex, join_indices
 from reelweave.loader.dataset.samples.clip import TrainingSample

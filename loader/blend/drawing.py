@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reelweave.loader.base.philox import shuffle_indices
-from reelweave.loader.dataset.draws import Draws
+from reelweave.loader.dataset.epoch_draws import Draws
 
 _PURPOSE = 1 << 32  # first Philox stream of leaves; plans use smaller ones
 

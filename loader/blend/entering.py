@@ -12,7 +12,7 @@ from reelweave.loader.base.arrays import Flags, Places
 from reelweave.loader.blend.drawing import LeafSequence, Mask, Progress, draw
 from reelweave.loader.blend.mixture import Mixture
 from reelweave.loader.blend.tree import weighted_leaves
-from reelweave.loader.dataset.draws import Draws
+from reelweave.loader.dataset.epoch_draws import Draws
 
 
 class Entry(NamedTuple):

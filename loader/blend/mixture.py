@@ -11,7 +11,7 @@ from reelweave.loader.base.arrays import Places
 from reelweave.loader.blend.config import MAX_EPOCH_SAMPLES
 from reelweave.loader.blend.drawing import LeafSequence, Mask, Progress, draw
 from reelweave.loader.blend.tree import Group, LeafSize, epoch_draws, reweight_blend
-from reelweave.loader.dataset.draws import Draws
+from reelweave.loader.dataset.epoch_draws import Draws
 from reelweave.loader.errors import UsageError
 
 

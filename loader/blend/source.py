@@ -5,7 +5,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from reelweave.loader.dataset.draws import Draws
+from reelweave.loader.dataset.epoch_draws import Draws
 from reelweave.loader.dataset.latents import Latents
 from reelweave.loader.dataset.plan_index import PlanIndex
 from reelweave.loader.dataset.samples.clip import TrainingSample

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from reelweave.loader.base.arrays import Places, numbers
 from reelweave.loader.base.shared.node_files import NodeFiles
-from reelweave.loader.dataset.draws import Draws
+from reelweave.loader.dataset.epoch_draws import Draws
 from reelweave.loader.dataset.history import RevisionHistory
 from reelweave.loader.dataset.latents import Latents
 from reelweave.loader.dataset.listed import explain_missing

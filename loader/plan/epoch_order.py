@@ -8,7 +8,7 @@ from reelweave.loader.base.arrays import Flags, Numbers, Places, numbers
 from reelweave.loader.base.columns import parts
 from reelweave.loader.base.philox import shuffle_indices
 from reelweave.loader.buckets.assignment import Assignment
-from reelweave.loader.dataset.draws import Draws
+from reelweave.loader.dataset.epoch_draws import Draws
 from reelweave.loader.plan.microbatch_table import (
     MicrobatchTable,
     cut_microbatches,

@@ -18,7 +18,7 @@ from reelweave.loader.base.shared.node_files import NodeFiles
 from reelweave.loader.buckets.assignment import Assignment
 from reelweave.loader.buckets.cost import seconds
 from reelweave.loader.buckets.unassigned import Unassigned
-from reelweave.loader.dataset.draws import Draws
+from reelweave.loader.dataset.epoch_draws import Draws
 from reelweave.loader.errors import UsageError
 from reelweave.loader.plan.epoch_order import EpochPart, grouped_draws, permuted_order, sorted_order
 from reelweave.loader.plan.microbatch_table import MicrobatchRuns, MicrobatchTable, expand_ranges

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from reelweave.loader.base.arrays import Numbers
 from reelweave.loader.base.shared.node_files import Arrays, NodeFiles
 from reelweave.loader.buckets.assignment import Assignment
-from reelweave.loader.dataset.draws import Draws
+from reelweave.loader.dataset.epoch_draws import Draws
 from reelweave.loader.plan.epoch_plan import EpochPlan
 from reelweave.loader.plan.microbatch_table import MicrobatchTable
 from reelweave.loader.plan.policy import StepLayout

@@ -17,7 +17,7 @@ from reelweave.loader.blend.past import BlendRevision
 from reelweave.loader.blend.source import SampleSource
 from reelweave.loader.buckets.assignment import Assignment
 from reelweave.loader.dataset import Dataset
-from reelweave.loader.dataset.draws import Draws
+from reelweave.loader.dataset.epoch_draws import Draws
 from reelweave.loader.dataset.plan_index import PlanIndex
 from reelweave.loader.errors import UsageError
 from reelweave.loader.plan.epoch_plan import DoneSegment, finish_parts

@@ -14,7 +14,7 @@ from reelweave.loader.buckets.assignment import Assignment, Bucket, buckets_of
 from reelweave.loader.buckets.cost import Cost
 from reelweave.loader.dataset.latents import Latents
 from reelweave.loader.errors import UsageError
-from reelweave.loader.paper.idle_forecast import forecast_idle
+from reelweave.loader.simulation.idle_forecast import forecast_idle
 from reelweave.loader.plan.position import Position
 from reelweave.loader.read.cache import DiskCache
 from reelweave.loader.read.exclude import excluded_rows
@@ -27,7 +27,7 @@ from reelweave.loader.stream.checks.own_rank import warn_of_other_ranks
 from reelweave.loader.stream.checks.partial import log_partial
 from reelweave.loader.stream.checks.unassigned import check_unassigned, log_unassigned
 from reelweave.loader.stream.curriculum_plans import plan_keys
-from reelweave.loader.stream.cursor.continued import dataset_names
+from reelweave.loader.stream.cursor.resume_position import dataset_names
 from reelweave.loader.stream.cursor.stream_cursor import StreamCursor
 from reelweave.loader.stream.lengths import (
     EpochProgress,

@@ -17,7 +17,7 @@ import numpy as np
 from reelweave.loader.dataset import Dataset, DatasetWriter, Sample
 from reelweave.loader.errors import RunError
 from reelweave.loader.storage import Storage, open_storage
-from reelweave.pipelines.benchmarks.encoded import bench_encoded
+from reelweave.pipelines.benchmarks.encoded_stream import bench_encoded
 from reelweave.pipelines.benchmarks.peers import Epoch, installed_peers
 
 SAMPLES, SAMPLE_BYTES = 2000, 200_000

@@ -17,7 +17,7 @@ from reelweave.pipelines.terminal.files import write_whole
 from reelweave.train.cascade.planners.by_name import PLANNERS, SLOW
 
 if TYPE_CHECKING:
-    from reelweave.train.cascade.paper.trace import Trace
+    from reelweave.train.cascade.simulation.trace import Trace
     from reelweave.train.cascade.problem import Problem
     from reelweave.train.cascade.schedule import Schedule
 
@@ -189,7 +189,7 @@ class _Planned(NamedTuple):
 
 def _plan_steps(name: str, problems: Sequence["Problem"], seed: int) -> _Planned | None:
     """Return the schedules of all steps, or None if the planner cannot plan one of them."""
-    from reelweave.train.cascade.paper.cases import arachne
+    from reelweave.train.cascade.simulation.cases import arachne
 
     planner = PLANNERS[name]
     planner(arachne(), seed)  # compiled code is loaded at its first call
@@ -215,7 +215,7 @@ def _write(file: Path, schedules: Sequence["Schedule"], of_steps: bool) -> None:
 def _print(
     title: str, bound_s: float, planned: dict[str, _Planned], baseline: _Planned | None, chosen: str
 ) -> None:
-    from reelweave.train.cascade.paper.simulate import gain
+    from reelweave.train.cascade.simulation.simulate import gain
 
     rows: list[tuple[object, ...]] = [("lower bound", f"{bound_s:.2f}", "", "", "", "", "")]
     for name, outcome in planned.items():

@@ -133,7 +133,7 @@ class OnPaper(NamedTuple):
 
     def figures(self, schedules: "Sequence[Schedule]") -> Figures:
         """Return the means of plans or executions."""
-        from reelweave.train.cascade.paper.simulate import flops_cv
+        from reelweave.train.cascade.simulation.simulate import flops_cv
 
         total_s = sum(schedule.makespan_s for schedule in schedules)
         spread = [flops_cv(*pair) for pair in zip(schedules, self.posed.operations, strict=True)]
@@ -171,7 +171,7 @@ def on_paper(
     """
     import numpy as np
 
-    from reelweave.train.cascade.paper.simulate import Noise, execute
+    from reelweave.train.cascade.simulation.simulate import Noise, execute
     from reelweave.train.cascade.placement.communication import communication
     from reelweave.train.cascade.placement.mapper import place
 
@@ -197,7 +197,7 @@ def draw(options: argparse.Namespace, shown: OnPaper, name: str) -> None:
     Raises:
         UsageError: the file cannot be written.
     """
-    from reelweave.train.cascade.paper import timeline
+    from reelweave.train.cascade.simulation import timeline
 
     file, step, size = options.timeline, options.step, shown.gpus_per_node
     panels = [timeline.Panel("planned", shown.planned[step])]

@@ -13,7 +13,7 @@ from reelweave.pipelines.terminal.files import read_text
 if TYPE_CHECKING:
     from reelweave.loader.base.arrays import Floats
     from reelweave.train.cascade.costs.cost_model import CostModel, Links, SampleShapes
-    from reelweave.train.cascade.paper.trace import Trace
+    from reelweave.train.cascade.simulation.trace import Trace
     from reelweave.train.cascade.placement.communication import Traffic
     from reelweave.train.cascade.problem import Problem
 
@@ -48,7 +48,7 @@ def pose_problems(options: argparse.Namespace, links: "Links | None", steps: "Tr
     Raises:
         UsageError: an option or a file is wrong; names the step that cannot run.
     """
-    from reelweave.train.cascade.paper.cases import DEGREES, HUNYUAN_720P, MEMORY_TOKENS, case_samples
+    from reelweave.train.cascade.simulation.cases import DEGREES, HUNYUAN_720P, MEMORY_TOKENS, case_samples
 
     if steps is None and options.trace is None:
         for name in ("costs", "cost_table", "degrees", "memory_gib"):
@@ -60,7 +60,7 @@ def pose_problems(options: argparse.Namespace, links: "Links | None", steps: "Tr
         costs = HUNYUAN_720P.model_copy(update={"links": links}) if links else HUNYUAN_720P
         return _count_problems([samples], costs, gpus, DEGREES, float(MEMORY_TOKENS), options.what)
     from reelweave.loader.buckets.tokens import COMPRESSIONS
-    from reelweave.train.cascade.paper.trace import read_trace
+    from reelweave.train.cascade.simulation.trace import read_trace
 
     name, trace = str(options.trace or options.what), steps or read_trace(options.trace)
     degrees = _degrees(options.degrees) if options.degrees else None
@@ -92,7 +92,7 @@ def _count_problems(
     name: str,
 ) -> Posed:
     """Return the problems of a cost model."""
-    from reelweave.train.cascade.paper.trace import arithmetic
+    from reelweave.train.cascade.simulation.trace import arithmetic
     from reelweave.train.cascade.placement.communication import Traffic
 
     return Posed(
@@ -110,7 +110,7 @@ def _looked_up(
     import numpy as np
 
     from reelweave.train.cascade.costs.cost_model import Links
-    from reelweave.train.cascade.paper.cost_table import read_cost_table
+    from reelweave.train.cascade.simulation.cost_table import read_cost_table
     from reelweave.train.cascade.placement.communication import Traffic
 
     if options.costs:

@@ -13,9 +13,9 @@ from reelweave.loader.base.whole_file import whole_file
 from reelweave.loader.buckets.cost import Cost, PowerCost
 from reelweave.loader.buckets.cost_fit import fit_linear_quadratic, read_timings
 from reelweave.loader.errors import UsageError
-from reelweave.loader.paper.idle_forecast import BALANCED_FROM, WORTH_A_WORD, heavy_tail
-from reelweave.loader.paper.packed_steps import PACK_POLICIES, SimulatedPacks, simulate_packs
-from reelweave.loader.paper.simulate import COST_ERRORS, PLAN_SCHEMA, PlannedStep, SimulatedPlan, simulate
+from reelweave.loader.simulation.idle_forecast import BALANCED_FROM, WORTH_A_WORD, heavy_tail
+from reelweave.loader.simulation.packed_steps import PACK_POLICIES, SimulatedPacks, simulate_packs
+from reelweave.loader.simulation.simulate import COST_ERRORS, PLAN_SCHEMA, PlannedStep, SimulatedPlan, simulate
 from reelweave.loader.plan.policy import POLICIES, Policy, StepLayout
 from reelweave.loader.read.locality import Locality
 from reelweave.loader.read.stream_config import StreamConfig
@@ -24,7 +24,7 @@ from reelweave.pipelines.terminal.console import print_json, stdout, table
 from reelweave.pipelines.terminal.files import read_text
 
 if TYPE_CHECKING:
-    from reelweave.train.cascade.paper.trace import Trace
+    from reelweave.train.cascade.simulation.trace import Trace
 
 _MAX_RANKS, _MAX_MICROBATCHES, _MAX_STEPS, _MAX_LOOKAHEAD = 65536, 1024, 1_000_000, 1024
 _MAX_STEPS_OF_CASCADES = 1000
@@ -186,7 +186,7 @@ def trace_of(mixture: Mixture, ranks: int, microbatches: int, steps: int) -> "Tr
     Raises:
         UsageError: a number is out of range, or the mixture cannot fill a step.
     """
-    from reelweave.train.cascade.paper.trace import Trace, TraceBatch
+    from reelweave.train.cascade.simulation.trace import Trace, TraceBatch
 
     _check("--world-size", ranks, _MAX_RANKS)
     _check("--microbatches", microbatches, _MAX_MICROBATCHES)

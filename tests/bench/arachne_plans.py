@@ -20,9 +20,9 @@ from typing import NamedTuple
 import numpy as np
 
 from reelweave.train.cascade.menu import GroupMenu
-from reelweave.train.cascade.paper.cost_table import CostTable, read_cost_table
-from reelweave.train.cascade.paper.simulate import Noise, execute
-from reelweave.train.cascade.paper.trace import TraceBatch
+from reelweave.train.cascade.simulation.cost_table import CostTable, read_cost_table
+from reelweave.train.cascade.simulation.simulate import Noise, execute
+from reelweave.train.cascade.simulation.trace import TraceBatch
 from reelweave.train.cascade.planners.by_name import PLANNERS
 from reelweave.train.cascade.planners.exact import tighten_bound
 from reelweave.train.cascade.planners.plan import plan

@@ -8,8 +8,8 @@ Prints Markdown; plan times are for one core. A thirtieth of the steps are plann
 import argparse
 
 from reelweave.loader.buckets.cost import PowerCost
-from reelweave.loader.paper.simulate import SimulatedPlan, planned_steps, simulate
-from reelweave.loader.paper.workloads import WORKLOADS
+from reelweave.loader.simulation.simulate import SimulatedPlan, planned_steps, simulate
+from reelweave.loader.simulation.workloads import WORKLOADS
 from reelweave.loader.plan.microbatches import Microbatches
 from reelweave.loader.plan.policy import POLICIES, Policy, StepLayout, budgets_of
 

@@ -20,11 +20,11 @@ import numpy as np
 from reelweave.train.cascade.baselines.flexsp import flexsp
 from reelweave.train.cascade.baselines.genetic import genetic
 from reelweave.train.cascade.costs.cost_model import CostModel, SampleShapes
-from reelweave.train.cascade.paper import timeline
-from reelweave.train.cascade.paper.cases import DEGREES, HUNYUAN_720P, arachne, drawn_at_720p
-from reelweave.train.cascade.paper.simulate import Noise, execute, gain
-from reelweave.train.cascade.paper.timeline import Panel
-from reelweave.train.cascade.paper.trace import Cluster, Mapper, Planner, ReplaySummary, replay
+from reelweave.train.cascade.simulation import timeline
+from reelweave.train.cascade.simulation.cases import DEGREES, HUNYUAN_720P, arachne, drawn_at_720p
+from reelweave.train.cascade.simulation.simulate import Noise, execute, gain
+from reelweave.train.cascade.simulation.timeline import Panel
+from reelweave.train.cascade.simulation.trace import Cluster, Mapper, Planner, ReplaySummary, replay
 from reelweave.train.cascade.placement.levels import NEITHER, Priorities
 from reelweave.train.cascade.placement.mapper import place, placed_cost
 from reelweave.train.cascade.placement.topology import PRESETS

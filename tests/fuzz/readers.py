@@ -413,7 +413,7 @@ def _csv(folder: Path, data: bytes) -> object:
     from reelweave.loader.buckets.memory_fit import fit_memory
     from reelweave.pipelines.terminal.files import read_text
     from reelweave.train.cascade.costs.profile_csv import read_profile
-    from reelweave.train.cascade.paper.cost_table import read_cost_table
+    from reelweave.train.cascade.simulation.cost_table import read_cost_table
 
     text = read_text(_file(folder, "a.csv", data))
     for read in (read_timings, fit_memory, read_cost_table, read_profile):
@@ -423,7 +423,7 @@ def _csv(folder: Path, data: bytes) -> object:
 
 
 def _cost_models(folder: Path) -> list[bytes]:
-    from reelweave.train.cascade.paper.cases import HUNYUAN_720P
+    from reelweave.train.cascade.simulation.cases import HUNYUAN_720P
     from reelweave.train.cascade.placement.topology import PRESETS
 
     return [
@@ -449,7 +449,7 @@ def _cost_model(folder: Path, data: bytes) -> object:
 
 def _trace(folder: Path, data: bytes) -> object:
     from reelweave.loader.buckets.tokens import COMPRESSIONS
-    from reelweave.train.cascade.paper.trace import read_trace
+    from reelweave.train.cascade.simulation.trace import read_trace
 
     return read_trace(_file(folder, "trace.json", data)).samples(COMPRESSIONS["hunyuanvideo"])
 

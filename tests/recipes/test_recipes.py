@@ -53,7 +53,7 @@ def test_a_planner(code: Code) -> None:
     assert len(code.files) == 2
     code.check()
     (code.home / "check.py").write_text(
-        "from reelweave.train.cascade.paper.cases import arachne\n"
+        "from reelweave.train.cascade.simulation.cases import arachne\n"
         "from reelweave.train.cascade.planners.by_name import PLANNERS\n"
         "from tests.train.cascade.check import violations\n"
         "assert violations(arachne(), PLANNERS['fastest'](arachne(), 0)) == []\n"

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from reelweave.loader.dataset.checks.across import MAX_PROBLEMS, CrossChecks
+from reelweave.loader.dataset.checks.cross_tables import MAX_PROBLEMS, CrossChecks
 from reelweave.loader.dataset.checks.verify_shards import check_shards, leads_out
 from reelweave.loader.dataset.history import SHAPE, RevisionHistory
 from reelweave.loader.dataset.listed import check_listed

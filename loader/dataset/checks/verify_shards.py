@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import BinaryIO
 
 from reelweave.loader.base.strict_json import parse
-from reelweave.loader.dataset.checks.across import MAX_PROBLEMS
+from reelweave.loader.dataset.checks.cross_tables import MAX_PROBLEMS
 from reelweave.loader.dataset.manifest import Manifest, ShardEntry
 from reelweave.loader.dataset.schema import PLACEMENT, Row
 from reelweave.loader.dataset.shard import idx_bytes

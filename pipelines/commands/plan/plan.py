@@ -18,7 +18,7 @@ import argparse
 from pathlib import Path
 
 from reelweave.loader.errors import UsageError
-from reelweave.loader.paper.workloads import WORKLOADS
+from reelweave.loader.simulation.workloads import WORKLOADS
 from reelweave.pipelines.plans import cascades, mixture, sampling, steps
 from reelweave.pipelines.plans.mixture import Mixture
 from reelweave.pipelines.terminal.arguments import add_config, did_you_mean

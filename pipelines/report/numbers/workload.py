@@ -9,7 +9,7 @@ from reelweave.loader.buckets.assignment import Budgets
 from reelweave.loader.buckets.cost_fit import Timings
 from reelweave.loader.buckets.stats import BucketStats, bucket_stats
 from reelweave.loader.buckets.tokens import Compression
-from reelweave.loader.paper.workloads import WORKLOADS
+from reelweave.loader.simulation.workloads import WORKLOADS
 from reelweave.loader.settings import Settings
 from reelweave.pipelines.plans.mixture import workload
 from reelweave.pipelines.report.numbers.cost_fit import cost_fit_numbers
@@ -73,7 +73,7 @@ def workload_numbers(name: str, config: WorkloadConfig, timings: Timings | None 
     """Compute the numbers; the bucket table is that of `SAMPLES` samples.
 
     Args:
-        name: one of `reelweave.loader.paper.workloads.WORKLOADS`.
+        name: one of `reelweave.loader.simulation.workloads.WORKLOADS`.
         config: budgets, cluster and steps.
         timings: measured shapes, if any.
     """

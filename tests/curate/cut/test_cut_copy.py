@@ -12,7 +12,7 @@ import pytest
 
 from reelweave.curate.cut import CutClip, CutConfig, FailedClip, trim
 from reelweave.curate.cut.copy import PacketInfo, SourceFormat, copyable, decoding_times
-from reelweave.curate.frames.entry import holds_idr
+from reelweave.curate.frames.decode_entry import holds_idr
 from reelweave.curate.frames.frame_times import FrameTimes
 from reelweave.curate.frames.picture import Geometry
 from reelweave.loader.dataset.colour.light import light_of

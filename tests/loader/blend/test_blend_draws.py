@@ -10,7 +10,7 @@ import pytest
 from reelweave.loader.blend import Blend
 from reelweave.loader.blend.source import SampleSource
 from reelweave.loader.dataset import open_dataset
-from reelweave.loader.dataset.draws import Draws
+from reelweave.loader.dataset.epoch_draws import Draws
 from reelweave.loader.errors import UsageError
 from tests.loader.blend.blend_datasets import blend_of, write_dataset
 

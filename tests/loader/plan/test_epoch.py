@@ -6,10 +6,10 @@ import pytest
 from reelweave.loader.buckets.assignment import BucketConfig, assign
 from reelweave.loader.buckets.cost import seconds
 from reelweave.loader.buckets.tokens import Compression
-from reelweave.loader.dataset.draws import Draws
+from reelweave.loader.dataset.epoch_draws import Draws
 from reelweave.loader.errors import UsageError
-from reelweave.loader.paper.dataset_steps import dataset_steps
-from reelweave.loader.paper.simulate import PlannedStep
+from reelweave.loader.simulation.dataset_steps import dataset_steps
+from reelweave.loader.simulation.simulate import PlannedStep
 from reelweave.loader.plan.epoch_plan import plan_epoch
 from reelweave.loader.plan.policy import POLICIES, Policy, StepLayout
 from tests.loader.samples import plan_index

@@ -8,8 +8,8 @@ import pytest
 from reelweave.loader.buckets.assignment import Assignment, BucketConfig, assign
 from reelweave.loader.buckets.tokens import Compression
 from reelweave.loader.dataset import Dataset
-from reelweave.loader.paper.idle_forecast import forecast_idle, heavy_tail
-from reelweave.loader.paper.plan_metrics import idle
+from reelweave.loader.simulation.idle_forecast import forecast_idle, heavy_tail
+from reelweave.loader.simulation.plan_metrics import idle
 from reelweave.loader.plan.epoch_plan import EpochPlan, plan_epoch
 from reelweave.loader.plan.policy import StepLayout
 from reelweave.loader.stream.video_stream import VideoStream

@@ -11,8 +11,8 @@ import pytest
 from reelweave.loader.buckets.assignment import Budgets
 from reelweave.loader.buckets.cost import LinearQuadraticCost, PowerCost
 from reelweave.loader.errors import UsageError
-from reelweave.loader.paper.packed_steps import PackedStep, packed_steps, simulate_packs
-from reelweave.loader.paper.workloads import WORKLOADS
+from reelweave.loader.simulation.packed_steps import PackedStep, packed_steps, simulate_packs
+from reelweave.loader.simulation.workloads import WORKLOADS
 from reelweave.loader.plan.microbatches import Microbatches
 from reelweave.loader.plan.packing import (
     CARRIED,

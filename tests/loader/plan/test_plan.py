@@ -11,7 +11,7 @@ import pytest
 from reelweave.loader.buckets.assignment import Assignment, BatchSize, Bucket, Budgets
 from reelweave.loader.buckets.cost import PowerCost, seconds
 from reelweave.loader.buckets.unassigned import Unassigned
-from reelweave.loader.dataset.draws import Draws
+from reelweave.loader.dataset.epoch_draws import Draws
 from reelweave.loader.errors import UsageError
 from reelweave.loader.plan.epoch_plan import DoneSegment, EpochPlan, plan_epoch
 from reelweave.loader.plan.policy import Policy, Regime, StepLayout

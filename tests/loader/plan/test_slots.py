@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from reelweave.loader.buckets.cost import PowerCost
-from reelweave.loader.paper.simulate import SimulatedPlan, planned_steps, simulate
-from reelweave.loader.paper.workloads import WORKLOADS
+from reelweave.loader.simulation.simulate import SimulatedPlan, planned_steps, simulate
+from reelweave.loader.simulation.workloads import WORKLOADS
 from reelweave.loader.plan.policy import Policy, Regime, StepLayout
 from reelweave.loader.plan.slots import assign_slots
 from tests.thorough import beyond

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from reelweave.loader.buckets.cost import PowerCost, seconds
 from reelweave.loader.dataset import Dataset
 from reelweave.loader.errors import UsageError
-from reelweave.loader.paper.workloads import WORKLOADS
+from reelweave.loader.simulation.workloads import WORKLOADS
 from reelweave.loader.stream.stealing.piece_queues import PieceQueues
 from reelweave.loader.stream.stealing.shared_steps import SharedSteps
 from reelweave.loader.stream.stealing.step_split import StepSplit, WorkStealingConfig, split_step, victims

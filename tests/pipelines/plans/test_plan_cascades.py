@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from reelweave.pipelines.cli import main
-from reelweave.train.cascade.paper.cases import HUNYUAN_720P, arachne, case
+from reelweave.train.cascade.simulation.cases import HUNYUAN_720P, arachne, case
 from reelweave.train.cascade.placement.mapper import placed_cost
 from reelweave.train.cascade.placement.topology import PRESETS
 from reelweave.train.cascade.schedule import Schedule

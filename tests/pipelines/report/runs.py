@@ -7,7 +7,7 @@ from pathlib import Path
 
 import yaml
 
-from reelweave.train.cascade.paper.timeline import Panel, page, trace
+from reelweave.train.cascade.simulation.timeline import Panel, page, trace
 from reelweave.train.cascade.problem import Cascade, Module
 from reelweave.train.cascade.schedule import Run, Schedule
 from reelweave.train.config.log import LogConfig

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from reelweave.loader.paper.workloads import WORKLOADS
+from reelweave.loader.simulation.workloads import WORKLOADS
 from reelweave.pipelines.cli import main
 from tests.browser import PHONE_PX, Browser, draw_all
 from tests.thorough import thorough

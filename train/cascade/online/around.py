@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from reelweave.train.cascade.menu import GroupMenu
-from reelweave.train.cascade.paper.simulate import Noise, execute
+from reelweave.train.cascade.simulation.simulate import Noise, execute
 from reelweave.train.cascade.planners.plan import FEW, CascadePlan, search, search_again
 from reelweave.train.cascade.problem import Problem
 from reelweave.train.cascade.schedule import Schedule

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from reelweave.loader.paper.packed_steps import PACK_POLICIES
-from reelweave.loader.paper.plan_metrics import PlannedStepMetrics, plan_metrics, step_metrics
-from reelweave.loader.paper.simulate import PlannedStep
+from reelweave.loader.simulation.packed_steps import PACK_POLICIES
+from reelweave.loader.simulation.plan_metrics import PlannedStepMetrics, plan_metrics, step_metrics
+from reelweave.loader.simulation.simulate import PlannedStep
 from reelweave.loader.plan.policy import POLICIES, Policy, StepLayout
 from reelweave.pipelines.plans.mixture import Mixture
 from reelweave.pipelines.report.steps_config import StepsConfig
@@ -41,7 +41,7 @@ class PolicyNumbers:
     """Figures of one policy over the planned steps.
 
     Attributes:
-        metrics: means over the steps (`reelweave.loader.paper.plan_metrics.PlanMetrics`).
+        metrics: means over the steps (`reelweave.loader.simulation.plan_metrics.PlanMetrics`).
         throughput: tokens without padding over the sum of the steps' spans. These are tokens per second of
             the cluster where the cost counts seconds, else per unit of B * S^p.
         memory: mean share of M_mem that a microbatch or pack fills.

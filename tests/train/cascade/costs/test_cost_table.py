@@ -3,8 +3,8 @@ import pytest
 
 from reelweave.loader.errors import UsageError
 from reelweave.train.cascade.costs.profile_csv import MeasuredCascade, profile_csv
-from reelweave.train.cascade.paper.cost_table import read_cost_table
-from reelweave.train.cascade.paper.trace import TraceBatch
+from reelweave.train.cascade.simulation.cost_table import read_cost_table
+from reelweave.train.cascade.simulation.trace import TraceBatch
 from reelweave.train.cascade.planners.plan import plan
 from reelweave.train.cascade.problem import Module
 from tests.train.cascade.check import violations

@@ -3,8 +3,8 @@ import pytest
 
 from reelweave.train.cascade.menu import GroupMenu
 from reelweave.train.cascade.online.around import around, slow_down
-from reelweave.train.cascade.paper.cases import arachne, drawn_at_720p
-from reelweave.train.cascade.paper.simulate import Noise, execute
+from reelweave.train.cascade.simulation.cases import arachne, drawn_at_720p
+from reelweave.train.cascade.simulation.simulate import Noise, execute
 from reelweave.train.cascade.planners.plan import plan
 from reelweave.train.cascade.rank_order import RankOrder
 from tests.thorough import beyond

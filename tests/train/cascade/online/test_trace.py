@@ -5,10 +5,10 @@ import pytest
 
 from reelweave.loader.buckets.tokens import COMPRESSIONS
 from reelweave.loader.errors import UsageError
-from reelweave.loader.paper.workloads import WORKLOADS
-from reelweave.train.cascade.paper.cases import DEGREES, HUNYUAN_720P
-from reelweave.train.cascade.paper.simulate import Noise
-from reelweave.train.cascade.paper.trace import (
+from reelweave.loader.simulation.workloads import WORKLOADS
+from reelweave.train.cascade.simulation.cases import DEGREES, HUNYUAN_720P
+from reelweave.train.cascade.simulation.simulate import Noise
+from reelweave.train.cascade.simulation.trace import (
     Cluster,
     ReplaySummary,
     arithmetic,

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from reelweave.train.cascade.paper.cases import arachne
+from reelweave.train.cascade.simulation.cases import arachne
 from reelweave.train.cascade.placement.communication import Traffic, communication, exchange_s
 from reelweave.train.cascade.placement.topology import PRESETS, Topology
 from reelweave.train.cascade.problem import Cascade, Module
@@ -58,7 +58,7 @@ def test_handoffs():
 
 def test_traffic_of_the_case_study():
     from reelweave.train.cascade.costs.cost_model import SampleShapes
-    from reelweave.train.cascade.paper.cases import HUNYUAN_720P
+    from reelweave.train.cascade.simulation.cases import HUNYUAN_720P
 
     samples = SampleShapes(np.array([1, 2]), np.array([13, 37]), np.array([14_400, 36_000]))
     traffic = Traffic.of(HUNYUAN_720P, samples)

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from reelweave.train.cascade.paper.cases import DEGREES, arachne
+from reelweave.train.cascade.simulation.cases import DEGREES, arachne
 from reelweave.train.cascade.placement.board import Board
 from reelweave.train.cascade.placement.candidates import even_shares
 from reelweave.train.cascade.placement.levels import BOTH, NEITHER, Priorities

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from reelweave.train.cascade.paper.cost_table import read_cost_table
-from reelweave.train.cascade.paper.trace import TraceBatch
+from reelweave.train.cascade.simulation.cost_table import read_cost_table
+from reelweave.train.cascade.simulation.trace import TraceBatch
 from reelweave.train.cascade.problem import Problem
 
 _DEGREES = (1, 2, 4, 6, 8)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from reelweave.train.cascade.menu import GroupMenu, block_starts
-from reelweave.train.cascade.paper.cases import DEGREES, arachne, drawn_at_720p
+from reelweave.train.cascade.simulation.cases import DEGREES, arachne, drawn_at_720p
 from reelweave.train.cascade.planners.plan import plan
 from reelweave.train.cascade.problem import Cascade, Module, Problem
 from reelweave.train.cascade.schedule import Run, Schedule

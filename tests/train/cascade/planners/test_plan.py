@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from reelweave.loader.errors import UsageError
-from reelweave.train.cascade.paper.cases import arachne, at_720p, drawn_at_720p
+from reelweave.train.cascade.simulation.cases import arachne, at_720p, drawn_at_720p
 from reelweave.train.cascade.planners.annealing import anneal
 from reelweave.train.cascade.planners.cells import in_cells
 from reelweave.train.cascade.planners.plan import WORTH, plan

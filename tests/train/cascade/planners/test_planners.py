@@ -4,7 +4,7 @@ import pytest
 from reelweave.train.cascade.baselines.cp_sat import referee
 from reelweave.train.cascade.baselines.flexsp import flexsp
 from reelweave.train.cascade.baselines.genetic import GeneticConfig, genetic
-from reelweave.train.cascade.paper.cases import arachne, at_720p, drawn_at_720p
+from reelweave.train.cascade.simulation.cases import arachne, at_720p, drawn_at_720p
 from reelweave.train.cascade.planners.by_name import PLANNERS
 from reelweave.train.cascade.planners.plan import plan
 from reelweave.train.cascade.problem import Module, Problem

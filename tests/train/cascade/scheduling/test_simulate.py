@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 
 from reelweave.loader.errors import RunError
-from reelweave.train.cascade.paper.cases import DEGREES, arachne
-from reelweave.train.cascade.paper.simulate import Noise, busy_s, execute, flops_cv, gain, needs, orders
+from reelweave.train.cascade.simulation.cases import DEGREES, arachne
+from reelweave.train.cascade.simulation.simulate import Noise, busy_s, execute, flops_cv, gain, needs, orders
 from reelweave.train.cascade.placement.communication import Communication, HandoffCost
 from reelweave.train.cascade.planners.plan import plan
 from reelweave.train.cascade.problem import Cascade, Module

@@ -5,9 +5,9 @@ from xml.etree import ElementTree as ET
 import numpy as np
 import pytest
 
-from reelweave.train.cascade.paper.cases import arachne
-from reelweave.train.cascade.paper.simulate import Noise, execute
-from reelweave.train.cascade.paper.timeline import Panel, page, picture, spans_told, trace
+from reelweave.train.cascade.simulation.cases import arachne
+from reelweave.train.cascade.simulation.simulate import Noise, execute
+from reelweave.train.cascade.simulation.timeline import Panel, page, picture, spans_told, trace
 from reelweave.train.cascade.planners.plan import plan
 from reelweave.train.cascade.schedule import Schedule
 

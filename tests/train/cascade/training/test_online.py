@@ -5,8 +5,8 @@ import pytest
 
 from reelweave.train.cascade.menu import GroupMenu
 from reelweave.train.cascade.online.settled import Learned
-from reelweave.train.cascade.paper.cases import drawn_at_720p
-from reelweave.train.cascade.paper.simulate import Noise, execute
+from reelweave.train.cascade.simulation.cases import drawn_at_720p
+from reelweave.train.cascade.simulation.simulate import Noise, execute
 from reelweave.train.cascade.problem import Cascade, Module
 from reelweave.train.cascade.rank_order import RankOrder
 from reelweave.train.cascade.schedule import Run, Schedule

@@ -11,8 +11,8 @@ from reelweave.loader.base.arrays import Places
 from reelweave.loader.buckets.assignment import Budgets
 from reelweave.loader.buckets.cost import Cost
 from reelweave.loader.errors import UsageError
-from reelweave.loader.paper.plan_metrics import idle, plan_metrics, step_metrics
-from reelweave.loader.paper.simulate import COST_ERRORS, PlannedStep, SimulatedPlan
+from reelweave.loader.simulation.plan_metrics import idle, plan_metrics, step_metrics
+from reelweave.loader.simulation.simulate import COST_ERRORS, PlannedStep, SimulatedPlan
 from reelweave.loader.plan.balance import least_load
 from reelweave.loader.plan.microbatches import Microbatches, together
 from reelweave.loader.plan.packing import CARRIED, PackSizes, balanced_packs, num_taken, packs_in_order

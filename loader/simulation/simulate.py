@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from reelweave.loader.base.arrays import Floats
 from reelweave.loader.buckets.cost import Cost, seconds
-from reelweave.loader.paper.plan_metrics import PlanMetrics, idle, plan_metrics, step_metrics
+from reelweave.loader.simulation.plan_metrics import PlanMetrics, idle, plan_metrics, step_metrics
 from reelweave.loader.plan.microbatches import Microbatches, together
 from reelweave.loader.plan.policy import Placement, StepLayout, place
 

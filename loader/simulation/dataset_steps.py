@@ -9,9 +9,9 @@ from reelweave.loader.base.arrays import Places
 from reelweave.loader.blend import Blend
 from reelweave.loader.blend.source import SampleSource
 from reelweave.loader.buckets.assignment import Assignment
-from reelweave.loader.dataset.draws import Draws
-from reelweave.loader.paper.packed_steps import PackedStep, packed_step
-from reelweave.loader.paper.simulate import PlannedStep
+from reelweave.loader.dataset.epoch_draws import Draws
+from reelweave.loader.simulation.packed_steps import PackedStep, packed_step
+from reelweave.loader.simulation.simulate import PlannedStep
 from reelweave.loader.plan.epoch_plan import EpochPlan, plan_epoch
 from reelweave.loader.plan.microbatches import Microbatches
 from reelweave.loader.plan.packing import PackSizes

@@ -17,7 +17,7 @@ from reelweave.loader.errors import UsageError
 from reelweave.loader.plan.microbatches import Microbatches
 from reelweave.loader.settings import Settings
 from reelweave.train.cascade.costs.cost_model import CostModel, SampleShapes
-from reelweave.train.cascade.paper.simulate import Noise, execute, flops_cv
+from reelweave.train.cascade.simulation.simulate import Noise, execute, flops_cv
 from reelweave.train.cascade.placement.communication import Traffic, communication
 from reelweave.train.cascade.placement.mapper import place
 from reelweave.train.cascade.placement.topology import Topology
@@ -98,7 +98,7 @@ def _where(loc: Sequence[int | str]) -> str:
 
 
 def samples_of(microbatches: Microbatches, buckets: Sequence[Bucket]) -> SampleShapes:
-    """Return the samples of one step of a workload or of a dataset's stream (`reelweave.loader.paper`).
+    """Return the samples of one step of a workload or of a dataset's stream (`reelweave.loader.simulation`).
 
     Args:
         microbatches: microbatches of all ranks in the step.

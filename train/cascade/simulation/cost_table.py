@@ -10,7 +10,7 @@ import numpy as np
 from reelweave.loader.base.arrays import Floats
 from reelweave.loader.base.csv_rows import csv_rows, positive
 from reelweave.loader.errors import UsageError
-from reelweave.train.cascade.paper.trace import TraceBatch
+from reelweave.train.cascade.simulation.trace import TraceBatch
 from reelweave.train.cascade.problem import Module, Problem
 
 SHAPE = ("batch", "frames", "height", "width", "length")

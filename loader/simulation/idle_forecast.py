@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from reelweave.loader.paper.plan_metrics import idle
+from reelweave.loader.simulation.plan_metrics import idle
 from reelweave.loader.plan.balance import least_load
 from reelweave.loader.plan.epoch_plan import EpochPlan
 from reelweave.loader.plan.policy import StepLayout, place
@@ -23,7 +23,7 @@ _MOST_STEPS = 64
 
 @dataclass(frozen=True)
 class IdleForecast:
-    """Idle shares of a plan's first steps by its cost model (`reelweave.loader.paper.plan_metrics`).
+    """Idle shares of a plan's first steps by its cost model (`reelweave.loader.simulation.plan_metrics`).
 
     Attributes:
         idle: mean idle share over the steps.
