@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple, NoReturn, Self
 import torch
 from torch.utils.data._utils.collate import default_collate_fn_map
 
-from reelweave.loader.base.arrays import Places
+from reelweave.loader.base.arrays import IndexArray
 from reelweave.loader.buckets.assignment import Bucket
 from reelweave.loader.errors import UsageError
 from reelweave.loader.plan.position import Position
@@ -70,7 +70,7 @@ class EncodedClips:
 
     bytes_N: torch.Tensor
     offsets: tuple[int, ...]
-    frames: tuple[Places, ...]
+    frames: tuple[IndexArray, ...]
 
     def __len__(self) -> int:
         return len(self.frames)

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from reelweave.curate.dedup.clusters import clusters
 from reelweave.curate.dedup.fingerprint import Match, overlap
 from reelweave.curate.dedup.neighbours import near_pairs, near_references
-from reelweave.curate.dedup.products import Places
+from reelweave.curate.dedup.products import IndexArray
 from reelweave.curate.dedup.text_hashes import hashes, may_repeat
 from reelweave.curate.dedup.types import (
     DedupClips,
@@ -113,17 +113,17 @@ def contaminated(clips: DedupClips, evaluation: DedupClips, config: DedupConfig)
     return {clips.keys[row].as_py(): duplicate for row, duplicate in duplicates.items()}
 
 
-def _without(rows: Places, duplicates: Mapping[int, Duplicate]) -> Places:
+def _without(rows: IndexArray, duplicates: Mapping[int, Duplicate]) -> IndexArray:
     """Return the rows that are no duplicate so far, in order."""
     return rows[~np.isin(rows, list(duplicates))] if duplicates else rows
 
 
-def _with(vectors: Vectors, rows: Places) -> Places:
+def _with(vectors: Vectors, rows: IndexArray) -> IndexArray:
     """Return the rows that have a vector, in order."""
     return rows[vectors.there[rows]]
 
 
-def _rows_left(clips: DedupClips, vectors: Vectors, duplicates: Mapping[int, Duplicate]) -> Places:
+def _rows_left(clips: DedupClips, vectors: Vectors, duplicates: Mapping[int, Duplicate]) -> IndexArray:
     """Return the rows that have a vector and are no duplicate so far, in the order of clips."""
     return clips.order(_without(np.flatnonzero(vectors.there), duplicates)).astype(np.int32)
 
@@ -224,14 +224,14 @@ def _kind(kept_of: DedupClips, config: SemanticConfig) -> Compare:
     return compare
 
 
-def _members(nearest: Places) -> Sequence[Places]:
+def _members(nearest: IndexArray) -> Sequence[IndexArray]:
     """Return the rising indices of each cluster's items."""
     order = np.argsort(nearest, kind="stable")
     return np.split(order, np.flatnonzero(np.diff(nearest[order])) + 1)
 
 
 def _pairs(
-    clips: DedupClips, rows: Places, vectors: Vectors, min_similarity: float, device: Device
+    clips: DedupClips, rows: IndexArray, vectors: Vectors, min_similarity: float, device: Device
 ) -> Iterator[Pair]:
     """Yield (earlier, later, cosine) of similar rows of which the later one may be dropped."""
     for earlier, later, cosine in near_pairs(vectors.some(rows), min_similarity, _NEIGHBOURS, device):

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reelweave.curate.dedup.kmeans import GRID, kmeans, on_grid
-from reelweave.curate.dedup.products import Floats, Nominated, Places, slices, strongest
+from reelweave.curate.dedup.products import Floats, IndexArray, Nominated, slices, strongest
 from reelweave.curate.dedup.vector_file import Matrix, VectorFile, as_they_lie
 from reelweave.curate.models.device import Device
 
@@ -40,7 +40,7 @@ class CellCentres:
 
     coarse: Floats
     fine: Floats
-    first: Places
+    first: IndexArray
 
     @classmethod
     def of(
@@ -68,7 +68,7 @@ class CellCentres:
             fine.append(kmeans(some, num_cells, iterations, device)[0])
         return cls(coarse[used], np.concatenate(fine), np.cumsum([0, *map(len, fine)]))
 
-    def nearest(self, vectors: Floats, count: int) -> Places:
+    def nearest(self, vectors: Floats, count: int) -> IndexArray:
         """Return the cells nearest to vectors, [n, count], by falling cosine; -1 beyond the cells that there are."""
         vectors = on_grid(vectors)
         is_single_level = len(self.coarse) == len(self.fine)
@@ -103,7 +103,7 @@ class InvertedFile:
 
     cells: CellCentres
     members: NDArray[np.int32]
-    starts: Places
+    starts: IndexArray
     vectors: VectorFile
 
     @classmethod
@@ -149,7 +149,7 @@ class InvertedFile:
 
     def _within(
         self,
-        probed: Places,
+        probed: IndexArray,
         vectors: Floats,
         min_cosine: Floats,
         max_neighbours: int,
@@ -174,7 +174,7 @@ class InvertedFile:
         return Nominated.concat(nominations)
 
 
-def group_by_label(labels: Places) -> Iterator[tuple[int, Places]]:
+def group_by_label(labels: IndexArray) -> Iterator[tuple[int, IndexArray]]:
     """Yield each label but -1, rising, with the rising places where it occurs."""
     order = np.argsort(labels, kind="stable")
     order = order[np.searchsorted(labels[order], 0) :]
@@ -191,12 +191,12 @@ def owners(vectors: Matrix, cells: CellCentres) -> NDArray[np.int32]:
     return cell_of_row
 
 
-def _spread(members: Places, max_count: int) -> Places:
+def _spread(members: IndexArray, max_count: int) -> IndexArray:
     """Return at most so many places, spaced evenly."""
     return members[np.linspace(0, len(members) - 1, min(max_count, len(members))).astype(np.intp)]
 
 
-def _largest(products: Floats, count: int) -> Places:
+def _largest(products: Floats, count: int) -> IndexArray:
     """Return the columns of the largest products of each row, by falling product, the first of equal ones first.
 
     Products are multiples of 1 / GRID^2, so that product and column fit one whole number: no two are equal.

@@ -2,14 +2,14 @@
 
 from reelweave.curate.dedup.cells import CellCentres, owners
 from reelweave.curate.dedup.kmeans import OnGrid, kmeans
-from reelweave.curate.dedup.products import Places
+from reelweave.curate.dedup.products import IndexArray
 from reelweave.curate.dedup.vector_file import Matrix
 from reelweave.curate.models.device import Device
 
 _FLAT = 256  # number of clusters above which they are made in two levels
 
 
-def clusters(vectors: Matrix, size: int, iterations: int, device: Device = "cpu") -> Places:
+def clusters(vectors: Matrix, size: int, iterations: int, device: Device = "cpu") -> IndexArray:
     """Assign each vector to a cluster, in the same way on every device.
 
     Args:

@@ -6,7 +6,7 @@ Coordinates are rounded to multiples of 1/2048. Products are then multiples of 2
 
 import numpy as np
 
-from reelweave.curate.dedup.products import Floats, Places, nearest_centre, slices
+from reelweave.curate.dedup.products import Floats, IndexArray, nearest_centre, slices
 from reelweave.curate.dedup.vector_file import Matrix
 from reelweave.curate.models.device import Device
 
@@ -35,11 +35,11 @@ class OnGrid:
     def __len__(self) -> int:
         return len(self._vectors)
 
-    def __getitem__(self, rows: slice | Places, /) -> Floats:
+    def __getitem__(self, rows: slice | IndexArray, /) -> Floats:
         return on_grid(self._vectors[rows])
 
 
-def kmeans(vectors: Matrix, count: int, iterations: int, device: Device = "cpu") -> tuple[Floats, Places]:
+def kmeans(vectors: Matrix, count: int, iterations: int, device: Device = "cpu") -> tuple[Floats, IndexArray]:
     """Divide vectors among centres; the first centres are spaced evenly over the vectors.
 
     Args:

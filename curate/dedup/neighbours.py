@@ -12,7 +12,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from reelweave.curate.dedup.cells import CellCentres, InvertedFile
-from reelweave.curate.dedup.products import SLACK, Blocks, Floats, Nominated, Places, blocks, slices
+from reelweave.curate.dedup.products import SLACK, Blocks, Floats, IndexArray, Nominated, blocks, slices
 from reelweave.curate.dedup.vector_file import Matrix
 from reelweave.curate.models.device import Device
 from reelweave.loader.dataset.tables.row_parts import RowParts
@@ -35,8 +35,8 @@ class Pairs(NamedTuple):
         cosine: Its value in 64 bits.
     """
 
-    earlier: Places
-    later: Places
+    earlier: IndexArray
+    later: IndexArray
     cosine: NDArray[np.float64]
 
     def each(self) -> Iterator[tuple[int, int, float]]:
@@ -202,7 +202,9 @@ def _nearest(
     return Pairs(column[order], row[order], cosines[order])
 
 
-def _cosines(vectors: Floats, references: Matrix, rows: Places, columns: Places) -> NDArray[np.float64]:
+def _cosines(
+    vectors: Floats, references: Matrix, rows: IndexArray, columns: IndexArray
+) -> NDArray[np.float64]:
     """Return the cosines of pairs; each column is read once, and those that lie together are read together."""
     cosines = np.empty(len(rows))
     order = np.argsort(columns, kind="stable")

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from reelweave.curate.models.device import Device, pick_device
 
 Floats = NDArray[np.float32]
-Places = NDArray[np.intp] | NDArray[np.int32]
+IndexArray = NDArray[np.intp] | NDArray[np.int32]
 
 SLACK = 1e-4
 """Bound on the error of a 32-bit product."""
@@ -27,8 +27,8 @@ class Nominated(NamedTuple):
         product: Float32 [p].
     """
 
-    row: Places
-    column: Places
+    row: IndexArray
+    column: IndexArray
     product: Floats
 
     @classmethod
@@ -37,7 +37,7 @@ class Nominated(NamedTuple):
         none = cls(np.zeros(0, np.intp), np.zeros(0, np.intp), np.zeros(0, np.float32))
         return cls(*(np.concatenate(columns) for columns in zip(none, *parts, strict=True)))
 
-    def select(self, which: NDArray[np.bool_] | Places) -> "Nominated":
+    def select(self, which: NDArray[np.bool_] | IndexArray) -> "Nominated":
         """Return the products at some places."""
         return Nominated(self.row[which], self.column[which], self.product[which])
 
@@ -63,7 +63,7 @@ class Blocks(Protocol):
     def near(self, rows: slice, columns: slice, min_cosine: float, max_neighbours: int) -> Nominated:
         """Return products in the block that reach ``min_cosine``, at most the ``max_neighbours`` largest per row."""
 
-    def best(self, rows: slice) -> Places:
+    def best(self, rows: slice) -> IndexArray:
         """Return the column of the largest product of each row."""
 
 
@@ -76,7 +76,7 @@ class CpuBlocks:
     def near(self, rows: slice, columns: slice, min_cosine: float, max_neighbours: int) -> Nominated:
         return strongest(self._rows[rows] @ self._columns[columns].T, min_cosine, max_neighbours)
 
-    def best(self, rows: slice) -> Places:
+    def best(self, rows: slice) -> IndexArray:
         return np.asarray(np.argmax(self._rows[rows] @ self._columns.T, axis=1))
 
 
@@ -95,7 +95,7 @@ class TorchBlocks:
         row, rank = (values >= min_cosine).nonzero(as_tuple=True)
         return Nominated(row.cpu().numpy(), column[row, rank].cpu().numpy(), values[row, rank].cpu().numpy())
 
-    def best(self, rows: slice) -> Places:
+    def best(self, rows: slice) -> IndexArray:
         return np.asarray((self._rows[rows] @ self._columns.T).argmax(dim=1).cpu().numpy(), np.intp)
 
 
@@ -123,7 +123,7 @@ def strongest(products: Floats, min_cosine: float | Floats, max_neighbours: int)
     return Nominated(row, column, products[row, column])
 
 
-def nearest_centre(vectors: Floats, centres: Floats, device: Device = "cpu") -> Places:
+def nearest_centre(vectors: Floats, centres: Floats, device: Device = "cpu") -> IndexArray:
     """Return the centre with the largest inner product for each vector, [n]; the first of equal ones."""
     products = blocks(vectors, centres, device)
     return np.concatenate([products.best(rows) for rows in slices(0, len(vectors), _ROWS)])

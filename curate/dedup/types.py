@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from reelweave.curate.dedup.fingerprint import Match
-from reelweave.curate.dedup.products import Places
+from reelweave.curate.dedup.products import IndexArray
 from reelweave.curate.dedup.vector_file import Chosen, Matrix, VectorFile
 from reelweave.curate.models.device import Device
 from reelweave.loader.settings import Settings
@@ -30,7 +30,7 @@ class Vectors:
     """
 
     there: NDArray[np.bool_]
-    read: Callable[[Places], NDArray[np.float32]]
+    read: Callable[[IndexArray], NDArray[np.float32]]
     dtype: np.dtype[Any]
     places: NDArray[np.int32] | None = None
 
@@ -53,7 +53,7 @@ class Vectors:
         """Return vectors that lie in a file at places, -1 where there is none, [rows]."""
         return Vectors(vector_rows >= 0, lambda rows: file[vector_rows[rows]], file.dtype, vector_rows)
 
-    def some(self, rows: Places) -> Matrix:
+    def some(self, rows: IndexArray) -> Matrix:
         """Return the vectors of such rows, which are read when they are asked for."""
         return Chosen(self.read, rows, self.dtype, None if self.places is None else self.places[rows])
 
@@ -102,7 +102,7 @@ class DedupClips:
     def __len__(self) -> int:
         return len(self.keys)
 
-    def order(self, rows: Places | None = None) -> Places:
+    def order(self, rows: IndexArray | None = None) -> IndexArray:
         """Return rows, or all of them, old ones first, then by falling quality, then by key."""
         if rows is None:
             rows = np.arange(len(self))
@@ -116,7 +116,7 @@ class DedupClips:
         ours = len(rows)
 
         def concat_ids(self_vectors: Vectors, other: Vectors) -> Vectors:
-            def read(selected: Places) -> NDArray[np.float32]:
+            def read(selected: IndexArray) -> NDArray[np.float32]:
                 in_self = selected < ours
                 parts = [
                     (in_self, self_vectors, rows[selected[in_self]]),

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from reelweave.curate.dedup.products import Floats, Places, slices
+from reelweave.curate.dedup.products import Floats, IndexArray, slices
 from reelweave.loader.errors import RunError
 
 _GAP = 32
@@ -28,7 +28,7 @@ class Matrix(Protocol):
 
     def __len__(self) -> int: ...
 
-    def __getitem__(self, rows: slice | Places, /) -> Floats: ...
+    def __getitem__(self, rows: slice | IndexArray, /) -> Floats: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,19 +42,19 @@ class Chosen:
         places: Where each lies in a file; None: in several.
     """
 
-    read: Callable[[Places], Floats]
-    rows: Places
+    read: Callable[[IndexArray], Floats]
+    rows: IndexArray
     dtype: np.dtype[Any]
-    places: Places | None
+    places: IndexArray | None
 
     def __len__(self) -> int:
         return len(self.rows)
 
-    def __getitem__(self, rows: slice | Places, /) -> Floats:
+    def __getitem__(self, rows: slice | IndexArray, /) -> Floats:
         return self.read(self.rows[rows])
 
 
-def as_they_lie(vectors: Matrix, step: int) -> Iterator[slice | Places]:
+def as_they_lie(vectors: Matrix, step: int) -> Iterator[slice | IndexArray]:
     """Yield all rows, so many at a time, in an order in which they are read fast."""
     vector_rows = vectors.places if isinstance(vectors, Chosen) else None
     order = None if vector_rows is None else np.argsort(vector_rows)
@@ -90,7 +90,7 @@ class VectorFile:
         """
         self.put(np.arange(self._count, self._count + len(vectors)), vectors)
 
-    def put(self, rows: Places, vectors: NDArray[Any]) -> None:
+    def put(self, rows: IndexArray, vectors: NDArray[Any]) -> None:
         """Write vectors into rising rows; rows between them that nobody writes are zero.
 
         Raises:
@@ -105,7 +105,7 @@ class VectorFile:
             self._write(int(rows[start]), data[start:end])
         self._count = max(self._count, int(rows[-1]) + 1)
 
-    def __getitem__(self, rows: slice | Places, /) -> Floats:
+    def __getitem__(self, rows: slice | IndexArray, /) -> Floats:
         if isinstance(rows, slice):
             start, end, _ = rows.indices(self._count)
             matrix = np.empty((end - start, self.width), np.float32)
@@ -116,12 +116,12 @@ class VectorFile:
         several, where = _distinct(rows)
         return as_float32(self._at(several))[where]
 
-    def read_stored(self, rows: Places) -> NDArray[Any]:
+    def read_stored(self, rows: IndexArray) -> NDArray[Any]:
         """Return vectors by their rows in the type in which they are stored."""
         several, where = _distinct(rows)
         return self._at(several)[where]
 
-    def _at(self, rows: Places) -> NDArray[Any]:
+    def _at(self, rows: IndexArray) -> NDArray[Any]:
         """Return vectors by rising rows; runs of neighbours are read together."""
         matrix = np.empty((len(rows), self.width), self.dtype)
         run = np.empty((min(_RUN, self._count), self.width), self.dtype)
@@ -171,7 +171,7 @@ class VectorFile:
             remaining, at = remaining[size:], at + size
 
 
-def _distinct(rows: Places) -> tuple[Places, Places]:
+def _distinct(rows: IndexArray) -> tuple[IndexArray, IndexArray]:
     """Return the different rows, rising, and the place among them of each."""
     several, where = np.unique(rows, return_inverse=True)
     return several.astype(np.intp), where

@@ -28,9 +28,9 @@ from reelweave.curate.run.stages.model_stage import ModelStage
 from reelweave.curate.run.stages.model_stages import availability, check, model_digests, model_stages
 from reelweave.curate.run.state.curation_state import CurationState
 from reelweave.curate.run.state.run_inputs import RunInputs
+from reelweave.curate.run.tables.clip_locations import identities_of
 from reelweave.curate.run.tables.clips import clip_ids
 from reelweave.curate.run.tables.columns import equal, filter_rows, places_in, texts_of
-from reelweave.curate.run.tables.clip_locations import identities_of
 from reelweave.curate.run.tables.remarks import describe_captions, describe_clips
 from reelweave.curate.run.tables.samples import accounting_table, scores_table
 from reelweave.curate.run.undone import describe_unanswered

@@ -8,7 +8,7 @@ guarantee.
 import numpy as np
 from numpy.typing import NDArray
 
-from reelweave.loader.base.arrays import Numbers, number_type
+from reelweave.loader.base.arrays import IntegerArray, number_type
 from reelweave.loader.base.columns import parts
 
 _FEWEST_RANDOM_BITS = 20
@@ -36,8 +36,8 @@ def uniform(seed: int, counter: int, purpose: int, count: int) -> NDArray[np.flo
 
 
 def shuffle_indices(
-    seed: int, counter: int, purpose: int, count: int, group_N: Numbers | None = None
-) -> Numbers:
+    seed: int, counter: int, purpose: int, count: int, group_N: IntegerArray | None = None
+) -> IntegerArray:
     """Return the numbers 0 to ``count`` - 1 in random order; sorted by group, and shuffled within each, if given.
 
     The function sorts 64-bit keys of group, random bits and number by value: an argsort takes twice the memory and

@@ -8,7 +8,7 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from reelweave.loader.base.arrays import Flags, Places
+from reelweave.loader.base.arrays import Flags, IndexArray
 from reelweave.loader.blend.drawing import LeafSequence, Mask, Progress, draw
 from reelweave.loader.blend.mixture import Mixture
 from reelweave.loader.blend.tree import weighted_leaves
@@ -26,13 +26,13 @@ class Entry(NamedTuple):
     """
 
     mixture: Mixture
-    lengths_N: Places
-    rows_after: Places
+    lengths_N: IndexArray
+    rows_after: IndexArray
     changed: Sequence[bool]
 
 
 def progress_entered(
-    progress: Sequence[Progress], before: Mixture, lengths_N: Places, entry: Entry, seed: int
+    progress: Sequence[Progress], before: Mixture, lengths_N: IndexArray, entry: Entry, seed: int
 ) -> tuple[Progress, ...]:
     """Return the draws of each leaf before an epoch that begins with a later revision.
 
@@ -76,9 +76,11 @@ class _LeafEpoch:
     count: int
     owed_before: Fraction
     owed_after: Fraction
-    begun_n: Places
+    begun_n: IndexArray
 
-    def enter(self, trained_n: Places, moved: "_Moved", share: Fraction | None, seed: int) -> "_LeafEpoch":
+    def enter(
+        self, trained_n: IndexArray, moved: "_Moved", share: Fraction | None, seed: int
+    ) -> "_LeafEpoch":
         """Return what is left in a later revision of the leaf's dataset.
 
         Args:
@@ -118,7 +120,7 @@ class BlendEpochDraws:
     leaves: tuple[_LeafEpoch, ...]
 
     @classmethod
-    def plan(cls, mixture: Mixture, epoch: int, seed: int, lengths_N: Places, draws: Draws) -> Self:
+    def plan(cls, mixture: Mixture, epoch: int, seed: int, lengths_N: IndexArray, draws: Draws) -> Self:
         """Return the draws of an epoch at its beginning, ``draws`` of `Mixture.draws`, with their leaves."""
         leaves = []
         for sequence, share in zip(
@@ -191,7 +193,7 @@ class _Moved:
         level: passes of samples that come.
     """
 
-    def __init__(self, entry: Entry, index: int, rows_n: Places, level: int) -> None:
+    def __init__(self, entry: Entry, index: int, rows_n: IndexArray, level: int) -> None:
         self._rows_m, self._number, self._level = entry.mixture.rows[index], index, level
         self._drawable_m: Mask = entry.lengths_N[self._rows_m] > 0
         now_n = entry.rows_after[rows_n]
@@ -199,7 +201,7 @@ class _Moved:
         self._stays_n = self._rows_m[place_n] == now_n if len(self._rows_m) else np.zeros(len(rows_n), bool)
         self._place_n = place_n[self._stays_n]
 
-    def of(self, counts_n: Places) -> Places:
+    def of(self, counts_n: IndexArray) -> IndexArray:
         """Return passes of the rows before as those of the rows in the later revision, int64 [m]."""
         counts_m = np.full(len(self._rows_m), self._level, np.int64)
         counts_m[self._place_n] = counts_n[self._stays_n]

@@ -7,7 +7,7 @@ from typing import Self
 
 import numpy as np
 
-from reelweave.loader.base.arrays import Places
+from reelweave.loader.base.arrays import IndexArray
 from reelweave.loader.blend.config import MAX_EPOCH_SAMPLES
 from reelweave.loader.blend.drawing import LeafSequence, Mask, Progress, draw
 from reelweave.loader.blend.tree import Group, LeafSize, epoch_draws, reweight_blend
@@ -25,7 +25,7 @@ class Mixture:
         begun: draws of each leaf before epoch 0; empty: none.
     """
 
-    rows: Sequence[Places]
+    rows: Sequence[IndexArray]
     tree: int | Group
     begun: tuple[Progress, ...] = ()
 
@@ -34,7 +34,7 @@ class Mixture:
         """Draws of each leaf before epoch 0."""
         return self.begun or (Progress(),) * len(self.rows)
 
-    def draws(self, epoch: int, seed: int, lengths_N: Places | None = None) -> Draws:
+    def draws(self, epoch: int, seed: int, lengths_N: IndexArray | None = None) -> Draws:
         """Return the draws of an epoch, see `reelweave.loader.blend.blend.Blend.draws`."""
         share = self.shares(lengths_N)
         if sum(share) > MAX_EPOCH_SAMPLES:
@@ -45,7 +45,7 @@ class Mixture:
         ]
         return draw(sequences, spans, range(len(sequences)))
 
-    def shares(self, lengths_N: Places | None = None) -> list[Fraction]:
+    def shares(self, lengths_N: IndexArray | None = None) -> list[Fraction]:
         """Return the mean draws of each leaf per epoch, exact; see `reelweave.loader.blend.blend.Blend.draws`."""
         if lengths_N is None and _counts_tokens(self.tree):
             raise UsageError("weight_by: tokens needs the lengths of the samples")
@@ -56,7 +56,7 @@ class Mixture:
         share = epoch_draws(self.tree, held)
         return [share.get(leaf, Fraction()) for leaf in range(len(self.rows))]
 
-    def sequences(self, seed: int, lengths_N: Places | None = None) -> list[LeafSequence]:
+    def sequences(self, seed: int, lengths_N: IndexArray | None = None) -> list[LeafSequence]:
         """Return the sequence of draws of each leaf."""
         parts = zip(self.rows, self._drawable(lengths_N), self.progress, strict=True)
         return [LeafSequence(*part, leaf, seed) for leaf, part in enumerate(parts)]
@@ -65,7 +65,9 @@ class Mixture:
         """Return the same mixture with other weights, see `tree.reweight_blend`."""
         return replace(self, tree=reweight_blend(self.tree, weights))
 
-    def progress_after(self, epochs: int, seed: int, lengths_N: Places | None = None) -> tuple[Progress, ...]:
+    def progress_after(
+        self, epochs: int, seed: int, lengths_N: IndexArray | None = None
+    ) -> tuple[Progress, ...]:
         """Return the draws of each leaf before epoch ``epochs``; for arguments see `draws`.
 
         With new weights or lengths, a leaf drawn one and a half times continues in the middle of its second pass.
@@ -81,7 +83,7 @@ class Mixture:
                 progress.append(sequence.progress_at(at, due - at))
         return tuple(progress)
 
-    def _drawable(self, lengths_N: Places | None) -> list[Mask]:
+    def _drawable(self, lengths_N: IndexArray | None) -> list[Mask]:
         return [
             np.ones(len(rows_n), np.bool_) if lengths_N is None else lengths_N[rows_n] > 0
             for rows_n in self.rows

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from reelweave.loader.base.arrays import Flags, Places
+from reelweave.loader.base.arrays import Flags, IndexArray
 from reelweave.loader.blend.mixture import Mixture
 from reelweave.loader.blend.resolve import split_rows
 from reelweave.loader.blend.subset import SampleRange
@@ -49,7 +49,7 @@ class BlendRevision:
             [dataset.plan_index_of(revision) for dataset, revision in pairs], [0] * len(self.datasets)
         )
 
-    def rows_after(self, later: "BlendRevision") -> Places:
+    def rows_after(self, later: "BlendRevision") -> IndexArray:
         """Map each row to its row in a later revision, int64 [N]; -1 for removed samples."""
         rows_found, first = [], 0
         for dataset, old, new in zip(self.datasets, self.numbers, later.numbers, strict=True):
@@ -151,7 +151,7 @@ class _PastSplit:
         """Return the number of samples, if those that are gone were in the split, or if they were not."""
         return len(self._ordered) + self.gone * with_gone
 
-    def rows(self, leaf: Leaf, with_gone: bool) -> Places:
+    def rows(self, leaf: Leaf, with_gone: bool) -> IndexArray:
         """Return the rows of a leaf, rising.
 
         Raises:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, PositiveInt, model_validator
 
-from reelweave.loader.base.arrays import Numbers, Places
+from reelweave.loader.base.arrays import IndexArray, IntegerArray
 from reelweave.loader.base.columns import distinct, parts
 from reelweave.loader.buckets.cost import Cost, PowerCost, largest_batch
 from reelweave.loader.buckets.frame_sampling import FrameSampling
@@ -139,16 +139,16 @@ class Assignment:
     bucket_of: NDArray[np.signedinteger[Any]]
     unassigned: Unassigned
 
-    def drawn_lengths(self) -> Places:
+    def drawn_lengths(self) -> IndexArray:
         """Return S of every index row, 0 for rows without a bucket; int64 [N]."""
         # The appended 0 is the entry that -1 selects.
         return np.asarray(np.array([*self.lengths, 0])[self.bucket_of])
 
-    def padded_lengths(self, rows_n: Numbers) -> Places:
+    def padded_lengths(self, rows_n: IntegerArray) -> IndexArray:
         """Return S of samples padded to their bucket's length; int64 [n]."""
         return np.asarray(np.array(self.lengths)[self.bucket_of[rows_n]])
 
-    def own_lengths(self, rows_n: Numbers) -> Places:
+    def own_lengths(self, rows_n: IntegerArray) -> IndexArray:
         """Return S of samples with unpadded text; int64 [n]."""
         text_n = np.minimum(self.text_tokens[rows_n], self.max_text_tokens)
         return np.asarray(self.padded_lengths(rows_n) - self.max_text_tokens + text_n)
@@ -219,7 +219,7 @@ def shapes_of(config: BucketConfig) -> dict[str, Any]:
 def assign(
     index: PlanIndex,
     config: BucketConfig,
-    keep: Callable[[Callable[[], Numbers]], Numbers] = lambda make: make(),
+    keep: Callable[[Callable[[], IntegerArray]], IntegerArray] = lambda make: make(),
 ) -> Assignment:
     """Assign every sample to the bucket that keeps most of it.
 
@@ -237,7 +237,7 @@ def assign(
     buckets = buckets_of(config)
     lengths = tuple(bucket_length(bucket, config) for bucket in buckets)
 
-    def make() -> Numbers:
+    def make() -> IntegerArray:
         bucket_N = np.empty(len(index), np.dtype(np.int16 if len(buckets) < 2**15 else np.int32))
         for part in parts(len(bucket_N)):
             frames_N = config.sampling.available(index.frames[part], index.fps[part])

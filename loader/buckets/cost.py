@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from pydantic import Field
 
-from reelweave.loader.base.arrays import Floats, Places
+from reelweave.loader.base.arrays import Floats, IndexArray
 from reelweave.loader.settings import Settings
 
 NonNegative = Annotated[float, Field(ge=0)]
@@ -51,7 +51,7 @@ def seconds(cost: Cost, batch: ArrayLike, length: ArrayLike) -> Floats:
     return np.asarray(cost.fixed_s + np.asarray(batch, np.float64) * cost.sample_s(length))
 
 
-def largest_batch(cost: Cost, length: ArrayLike, target_s: float) -> Places:
+def largest_batch(cost: Cost, length: ArrayLike, target_s: float) -> IndexArray:
     """Return floor((target - a) / cost of a sample), the samples that fit into a step time; 0 if none fits.
 
     For `PowerCost` this is floor(M_comp / S^p) with M_comp = (target - a) / b (AdaptiveLoad, equation 2).

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from reelweave.loader.base.arrays import Flags, Floats, Places
+from reelweave.loader.base.arrays import Flags, Floats, IndexArray
 from reelweave.loader.buckets.cost import Cost, LinearQuadraticCost, PowerCost, seconds
 from reelweave.loader.buckets.measured_shapes import read_measured
 from reelweave.loader.errors import UsageError
@@ -36,10 +36,10 @@ class Timings:
         rank: int64 [n], rank of each measurement; None if unknown.
     """
 
-    batch: Places
-    length: Places
+    batch: IndexArray
+    length: IndexArray
     step_s: Floats
-    rank: Places | None = None
+    rank: IndexArray | None = None
 
     def where(self, chosen: Flags | NDArray[np.intp]) -> "Timings":
         """Return the selected timings."""
@@ -191,7 +191,7 @@ def _judge_fit(timings: Timings, fit: Callable[[Timings], Cost]) -> CostFit:
     )
 
 
-def _too_little(lengths: Places) -> list[str]:
+def _too_little(lengths: IndexArray) -> list[str]:
     doubts = []
     if len(lengths) < _LEAST_LENGTHS:
         doubts.append(f"{len(lengths)} sequence lengths were measured, and {_LEAST_LENGTHS} are needed")
@@ -217,7 +217,7 @@ def held_out_s(timings: Timings, fit: Callable[[Timings], Cost]) -> Floats:
     return predicted_s
 
 
-def per_shape(timings: Timings) -> tuple[Timings, Places]:
+def per_shape(timings: Timings) -> tuple[Timings, IndexArray]:
     """Return the median timing of each shape, and the place of one of its timings; int64 [shapes]."""
     shapes = np.stack([timings.batch, timings.length])
     _, first, shape_n = np.unique(shapes, axis=1, return_index=True, return_inverse=True)

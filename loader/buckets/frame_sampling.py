@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from pydantic import Field, PositiveInt, model_validator
 
-from reelweave.loader.base.arrays import Floats, Places
+from reelweave.loader.base.arrays import Floats, IndexArray
 from reelweave.loader.settings import Settings
 
 
@@ -43,7 +43,7 @@ class FrameSampling(Settings):
             return np.full(np.shape(clip_fps), float(self.stride or 1))
         return np.asarray(np.asarray(clip_fps, np.float64) / self.fps)
 
-    def available(self, frames: ArrayLike, clip_fps: ArrayLike) -> Places:
+    def available(self, frames: ArrayLike, clip_fps: ArrayLike) -> IndexArray:
         """Return the number of frames that clips offer; the arguments broadcast against each other.
 
         Args:
@@ -54,7 +54,7 @@ class FrameSampling(Settings):
         reach = (np.asarray(frames) - 1) / self.step(clip_fps) + 1e-6
         return np.floor(reach).astype(np.int64) + 1
 
-    def starts(self, clip_frames: ArrayLike, clip_fps: ArrayLike, count: ArrayLike) -> Places:
+    def starts(self, clip_frames: ArrayLike, clip_fps: ArrayLike, count: ArrayLike) -> IndexArray:
         """Return the number of possible first frames, at least 1; the arguments broadcast against each other.
 
         Args:
@@ -69,7 +69,7 @@ class FrameSampling(Settings):
 
     def frames(
         self, words: str, clip_frames: int, clip_fps: float, count: int, times_s: Floats | None = None
-    ) -> Places:
+    ) -> IndexArray:
         """Return the numbers of ``count`` frames, int64, rising; a pure function.
 
         Args:
@@ -89,7 +89,7 @@ class FrameSampling(Settings):
         return np.asarray(np.minimum(indices, clip_frames - 1))
 
 
-def _by_times(draw: int, later_s: Floats, times_s: Floats) -> Places:
+def _by_times(draw: int, later_s: Floats, times_s: Floats) -> IndexArray:
     """Return the numbers of a random frame, and of those shown at given times after it, int64.
 
     A frame counts as shown from half a usual frame before its begin, as the nearest frame does at a constant rate.

@@ -6,7 +6,7 @@ of shapes. No plan can balance a step around an unknown straggler, so its number
 
 import numpy as np
 
-from reelweave.loader.base.arrays import Floats, Places
+from reelweave.loader.base.arrays import Floats, IndexArray
 from reelweave.loader.buckets.cost_fit import Timings
 
 _ALIKE = 0.02  # relative tolerance within which lengths count as one shape
@@ -56,13 +56,13 @@ def odd_ranks(timings: Timings, factor: float) -> dict[int, float]:
     return dict(zip(ranks_R[odd_R].tolist(), np.exp(found_R[odd_R]).tolist(), strict=True))
 
 
-def _number_values(value_n: Places) -> tuple[Places, Places]:
+def _number_values(value_n: IndexArray) -> tuple[IndexArray, IndexArray]:
     """Return the distinct values, and the place of each value among them."""
     values, number_n = np.unique(value_n, return_inverse=True)
     return values, number_n.reshape(-1)
 
 
-def _medians(value_n: Floats, group_n: Places) -> Floats:
+def _medians(value_n: Floats, group_n: IndexArray) -> Floats:
     """Return the median of each group 0 to the largest; all groups have members."""
     order_n = np.lexsort((value_n, group_n))
     sorted_n, count_g = value_n[order_n], np.bincount(group_n)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from reelweave.loader.base.arrays import Flags, Places
+from reelweave.loader.base.arrays import Flags, IndexArray
 from reelweave.loader.buckets.assignment import Assignment, BucketConfig
 from reelweave.loader.dataset.plan_index import PlanIndex
 
@@ -20,7 +20,7 @@ class Stills:
         next_frames: number of frames of the next larger bucket.
     """
 
-    rows: Places
+    rows: IndexArray
     fewest_frames: int
     most_frames: int
     next_frames: int

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from reelweave.loader.base.arrays import Floats, Places
+from reelweave.loader.base.arrays import Floats, IndexArray
 from reelweave.loader.base.columns import distinct
 from reelweave.loader.buckets.assignment import BucketConfig, assign
 from reelweave.loader.buckets.tokens import Compression
@@ -49,7 +49,7 @@ def taking_in(index: PlanIndex, config: BucketConfig) -> dict[str, Any]:
     return taking_in_rows(index, assign(index, config).unassigned.rows, config)
 
 
-def taking_in_rows(index: PlanIndex, rows_X: Places, config: BucketConfig) -> dict[str, Any]:
+def taking_in_rows(index: PlanIndex, rows_X: IndexArray, config: BucketConfig) -> dict[str, Any]:
     """Return the same for some samples, all without a bucket.
 
     Args:
@@ -78,7 +78,7 @@ def taking_in_rows(index: PlanIndex, rows_X: Places, config: BucketConfig) -> di
     }
 
 
-def _shapes(index: PlanIndex, rows_X: Places) -> tuple[PlanIndex, Places]:
+def _shapes(index: PlanIndex, rows_X: IndexArray) -> tuple[PlanIndex, IndexArray]:
     """Return a sample of each distinct length, rate and size among some rows, and the number of samples alike."""
     code_X = np.zeros(len(rows_X), np.int64)
     for name in ("frames", "fps", "height", "width"):
@@ -118,7 +118,7 @@ def _join_keys(candidates: Sequence[Candidate], config: BucketConfig) -> dict[st
     return values
 
 
-def _candidates(outside: PlanIndex, count_X: Places, config: BucketConfig) -> Iterator[Candidate]:
+def _candidates(outside: PlanIndex, count_X: IndexArray, config: BucketConfig) -> Iterator[Candidate]:
     """Yield changes for samples without a bucket, the ones that lose least of a sample first."""
     frames_X = config.sampling.available(outside.frames, outside.fps)
     short_X = frames_X < min(config.frames)
@@ -166,7 +166,7 @@ def _frames(available: int, compression: Compression) -> int:
     return max_frames if max_frames > 0 else 1
 
 
-def _size(shape: Places, compression: Compression) -> tuple[int, int]:
+def _size(shape: IndexArray, compression: Compression) -> tuple[int, int]:
     """Return the largest size in whole tokens within this [height, width], at least one token."""
     height, width = shape.tolist()
     return (

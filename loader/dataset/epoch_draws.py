@@ -5,7 +5,7 @@ from typing import Self
 
 import numpy as np
 
-from reelweave.loader.base.arrays import Numbers, Places
+from reelweave.loader.base.arrays import IndexArray, IntegerArray
 
 
 @dataclass(frozen=True, eq=False)
@@ -19,11 +19,11 @@ class Draws:
         leaf: int64 [D], number of the blend's leaf that drew the sample; 0 without a blend.
     """
 
-    rows: Numbers
-    passes: Places
-    leaf: Places
+    rows: IntegerArray
+    passes: IndexArray
+    leaf: IndexArray
 
     @classmethod
-    def once(cls, rows_D: Numbers, epoch: int) -> Self:
+    def once(cls, rows_D: IntegerArray, epoch: int) -> Self:
         """Return draws of each row once, as in every epoch before; the other columns share one value in memory."""
         return cls(rows_D, *(np.broadcast_to(np.int64(value), rows_D.shape) for value in (epoch, 0)))

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from reelweave.loader.base.arrays import Flags, Places
+from reelweave.loader.base.arrays import Flags, IndexArray
 from reelweave.loader.dataset.manifest import Ancestor, Manifest
 from reelweave.loader.dataset.plan_index import DTYPES, PlanIndex
 from reelweave.loader.dataset.tables.arrow_file import read_columns
@@ -117,7 +117,7 @@ class RevisionHistory:
         columns: dict[str, Any] = {name: values[held] for name, values in self.shape.items()} | index_arrays
         return PlanIndex(**columns)
 
-    def rows_after(self, revision: int, later: int) -> Places:
+    def rows_after(self, revision: int, later: int) -> IndexArray:
         """Map each row of a revision to its row in a later one, int64 [N]; -1 for removed samples."""
         held = self._held_flags(later)
         return np.where(held, np.cumsum(held) - 1, -1)[self._held_flags(revision)]

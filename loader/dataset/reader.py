@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from reelweave.loader.base.arrays import Places, numbers
+from reelweave.loader.base.arrays import IndexArray, numbers
 from reelweave.loader.base.shared.node_files import NodeFiles
 from reelweave.loader.dataset.epoch_draws import Draws
 from reelweave.loader.dataset.history import RevisionHistory
@@ -179,7 +179,7 @@ class Dataset(TableReader):
             return self.plan_index
         return self.history.plan_index(revision)
 
-    def rows_after(self, revision: int, later: int) -> Places:
+    def rows_after(self, revision: int, later: int) -> IndexArray:
         """Map each row of a revision to its row in a later one, int64 [N]; -1 for removed samples."""
         if self.history is None or revision == later:
             return np.arange(len(self.plan_index_of(revision)))

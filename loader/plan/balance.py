@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from reelweave.loader.base.arrays import Floats, Places
+from reelweave.loader.base.arrays import Floats, IndexArray
 
 _ROUNDS = 60
 _GOOD_ENOUGH = 1e-4  # excess over the mean load; below it, errors of the cost model dominate
@@ -27,11 +27,11 @@ _GOLDEN = 0.618034  # golden ratio: offers of successive rounds spread evenly ov
 class RankCapacity(NamedTuple):
     """Capacity of a rank: the ``sizes`` int64 [M] of its microbatches sum to at most ``limit``, and to more than 0."""
 
-    sizes: Places
+    sizes: IndexArray
     limit: int
 
 
-def balance_costs(costs: Floats, ranks: int) -> Places:
+def balance_costs(costs: Floats, ranks: int) -> IndexArray:
     """Return a rank for each microbatch; ranks may get different numbers of them, each at least one.
 
     Args:
@@ -62,7 +62,7 @@ def least_load(costs: Floats, ranks: int) -> float:
     return float(max(costs.sum() / ranks, together.max()))
 
 
-def _largest_first(costs: Floats, ranks: int) -> Places:
+def _largest_first(costs: Floats, ranks: int) -> IndexArray:
     """Place by LPT; the first ``ranks`` microbatches go to one rank each, so no rank stays empty."""
     heap = [(0.0, rank) for rank in range(ranks)]
     rank_of = np.empty(len(costs), np.int64)
@@ -76,12 +76,12 @@ def _largest_first(costs: Floats, ranks: int) -> Places:
 
 def exchange_items(
     costs: Floats,
-    rank_of: Places,
+    rank_of: IndexArray,
     targets: Floats,
     room: RankCapacity | None = None,
     rounds: int = _ROUNDS,
     enough: float = _GOOD_ENOUGH,
-) -> Places:
+) -> IndexArray:
     """Improve a placement in rounds: the heaviest rank exchanges with the lightest, the second with the second, ...
 
     In every second round the outermost pairs may exchange two microbatches for two, which takes longer.
@@ -121,12 +121,12 @@ def exchange_items(
 
 def _meet(
     costs: Floats,
-    rank_of: Places,
+    rank_of: IndexArray,
     loads: Floats,
-    items: Places,
-    bundles: Places,
-    heavy: Places,
-    light: Places,
+    items: IndexArray,
+    bundles: IndexArray,
+    heavy: IndexArray,
+    light: IndexArray,
     room: RankCapacity | None,
 ) -> None:
     """Exchange between each pair of ranks the bundles that best equalize their loads, in place.
@@ -171,7 +171,7 @@ def _meet(
             rank_of[moved_P[moves_P]] = taker_P[moves_P]
 
 
-def _bundles(columns: int, two: bool) -> Places:
+def _bundles(columns: int, two: bool) -> IndexArray:
     """Return bundles [2, n] of one microbatch or none, with ``two`` also of two; the last column stands for none."""
     none = columns - 1
     singles = np.stack([np.arange(columns), np.full(columns, none)])
@@ -180,7 +180,7 @@ def _bundles(columns: int, two: bool) -> Places:
     return np.concatenate([np.stack(np.triu_indices(columns, 1)), [[none], [none]]], axis=1)
 
 
-def _offer_items(costs: Floats, rank_of: Places, max_items: int, phase: float) -> Places:
+def _offer_items(costs: Floats, rank_of: IndexArray, max_items: int, phase: float) -> IndexArray:
     """Return the numbers of at most ``max_items`` microbatches of each rank, evenly spaced by cost; rising, int64 [n].
 
     Args:
@@ -202,7 +202,7 @@ def _offer_items(costs: Floats, rank_of: Places, max_items: int, phase: float) -
     return np.sort(order[passes | (count <= max_items)])
 
 
-def _items(offered: Places, rank_of: Places, ranks: int) -> Places:
+def _items(offered: IndexArray, rank_of: IndexArray, ranks: int) -> IndexArray:
     """Return the offered microbatches of each rank, [ranks, most + 1], padded with at least one -1."""
     rank = rank_of[offered]
     counts = np.bincount(rank, minlength=ranks)

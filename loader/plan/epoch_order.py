@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from reelweave.loader.base.arrays import Flags, Numbers, Places, numbers
+from reelweave.loader.base.arrays import Flags, IndexArray, IntegerArray, numbers
 from reelweave.loader.base.columns import parts
 from reelweave.loader.base.philox import shuffle_indices
 from reelweave.loader.buckets.assignment import Assignment
@@ -43,7 +43,7 @@ class EpochPart(NamedTuple):
     draws: Draws
     over_D: Flags
     shuffle: Shuffle
-    near_N: Numbers | None
+    near_N: IntegerArray | None
 
     @property
     def samples_key(self) -> tuple[int, int, int]:
@@ -56,23 +56,25 @@ class EpochPart(NamedTuple):
         return self.seed, self.epoch, 2 * self.number + 1
 
     @property
-    def batch_sizes(self) -> Places:
+    def batch_sizes(self) -> IndexArray:
         """B of each bucket, int64 [K]."""
         return np.array([size.batch for size in self.assignment.batch_sizes])
 
 
-def group_draws(assignment: Assignment, draws: Draws, near_N: Numbers | None = None) -> Grouped:
+def group_draws(assignment: Assignment, draws: Draws, near_N: IntegerArray | None = None) -> Grouped:
     """Group the draws of an epoch by bucket, for a permuted order; equal for epochs with equal draws."""
     return grouped_draws(assignment, draws, np.zeros(len(draws.rows), np.bool_), near_N)
 
 
-def grouped_draws(assignment: Assignment, draws: Draws, over_D: Flags, near_N: Numbers | None) -> Grouped:
+def grouped_draws(
+    assignment: Assignment, draws: Draws, over_D: Flags, near_N: IntegerArray | None
+) -> Grouped:
     """Group the draws that are not over by bucket, for a permuted order."""
     group_D, _ = _groups(assignment, draws, over_D)
     return sort_by_group(group_D, len(assignment.buckets), None if near_N is None else near_N[draws.rows])
 
 
-def _groups(assignment: Assignment, draws: Draws, over_D: Flags) -> tuple[Numbers, Places]:
+def _groups(assignment: Assignment, draws: Draws, over_D: Flags) -> tuple[IntegerArray, IndexArray]:
     """Return each draw's group (0 if done or without a bucket, else bucket + 1), and the size of each group."""
     group_D = np.empty(len(over_D), assignment.bucket_of.dtype)
     count_G = np.zeros(len(assignment.buckets) + 1, np.int64)
@@ -85,14 +87,14 @@ def _groups(assignment: Assignment, draws: Draws, over_D: Flags) -> tuple[Number
 
 def permuted_order(
     part: EpochPart, groups: Grouped
-) -> tuple[Permuted, MicrobatchTable, Numbers | Permuted, int]:
+) -> tuple[Permuted, MicrobatchTable, IntegerArray | Permuted, int]:
     """Return order, table, turns and number of fillers of a plan; see `EpochPlan`."""
     layout = part.layout
     order = Permuted(*part.samples_key, groups.starts, groups.numbers, part.shuffle.run)
     table = fill_steps(cut_microbatches(np.diff(groups.starts), part.batch_sizes), layout.per_step)
     fillers = -table.total % layout.per_step
     begun = (table.total - 1) % layout.per_step + 1  # microbatches that the last step has of its own
-    turns: Numbers | Permuted = Permuted(
+    turns: IntegerArray | Permuted = Permuted(
         *part.turns_key, np.array([0, table.total]), fillers=fillers, last=begun
     )
     if layout.run > 1:
@@ -101,7 +103,7 @@ def permuted_order(
     return order, table, turns, fillers
 
 
-def sorted_order(part: EpochPart) -> tuple[Numbers, MicrobatchTable, Numbers, int, int]:
+def sorted_order(part: EpochPart) -> tuple[IntegerArray, MicrobatchTable, IntegerArray, int, int]:
     """Return order, table, turns, number of fillers and number of carried samples of a plan; see `EpochPlan`."""
     layout = part.layout
     group_D, count_G = _groups(part.assignment, part.draws, part.over_D)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from reelweave.loader.base.arrays import Flags, Floats, Numbers, Places, numbers
+from reelweave.loader.base.arrays import Flags, Floats, IndexArray, IntegerArray, numbers
 from reelweave.loader.base.columns import parts
 from reelweave.loader.base.shared.node_files import NodeFiles
 from reelweave.loader.buckets.assignment import Assignment
@@ -46,8 +46,8 @@ class PlannedMicrobatch:
 
     bucket: int
     first: int
-    rows: Places
-    passes: Places
+    rows: IndexArray
+    passes: IndexArray
     weight: float
     rank: int
     slot: int
@@ -85,9 +85,9 @@ class EpochPlan:
 
     assignment: Assignment
     draws: Draws
-    order: Numbers | Permuted
+    order: IntegerArray | Permuted
     table: MicrobatchTable
-    turns: Numbers | Permuted
+    turns: IntegerArray | Permuted
     fillers: int
     carried: int
     layout: StepLayout
@@ -107,18 +107,18 @@ class EpochPlan:
     def __iter__(self) -> Iterator[StepPlan]:
         return (self[step] for step in range(len(self)))
 
-    def place_step(self, step: int) -> tuple[Places, Placement]:
+    def place_step(self, step: int) -> tuple[IndexArray, Placement]:
         """Return a step's microbatches, int64 [ranks x m] places in ``turns``, and their placement."""
         if not 0 <= step < len(self):
             raise IndexError(f"step {step} of a plan of {len(self)} steps")
         window, place_in_window = divmod(step, self.layout.window)
         return _window(self, window)[place_in_window]
 
-    def runs(self, members: Places) -> MicrobatchRuns:
+    def runs(self, members: IndexArray) -> MicrobatchRuns:
         """Return some microbatches as runs of ``order``."""
         return self.table.runs(self.turns[members])
 
-    def costs(self, members: Places) -> Floats:
+    def costs(self, members: IndexArray) -> Floats:
         """Return the costs of some microbatches, by the assignment's cost model."""
         runs, cost = self.runs(members), self.assignment.cost
         if self.layout.regime == "pack":
@@ -126,7 +126,7 @@ class EpochPlan:
             return np.asarray(cost.fixed_s + np.add.reduceat(sample_costs, np.cumsum(runs.size) - runs.size))
         return seconds(cost, runs.size, np.array(self.assignment.lengths)[runs.bucket])
 
-    def images(self, members: Places) -> Flags:
+    def images(self, members: IndexArray) -> Flags:
         """Return True for microbatches that begin with an image; except in packs all samples are of one kind."""
         first = self.draws.rows[self.order[self.runs(members).start]]
         image_K = np.array([bucket.frames == 1 for bucket in self.assignment.buckets])
@@ -150,15 +150,15 @@ class EpochPlan:
             samples=samples,
         )
 
-    def members(self, step: int) -> Places:
+    def members(self, step: int) -> IndexArray:
         """Return the microbatches of a step with one synchronization, as places in ``turns``."""
         return np.arange(step * self.layout.per_step, (step + 1) * self.layout.per_step)
 
-    def counts(self, members: Places) -> Flags:
+    def counts(self, members: IndexArray) -> Flags:
         """Return False for fillers, whose samples count elsewhere."""
         return members < len(self.turns) - self.fillers
 
-    def cut(self, step: int, indices: Places, start: Places, size: Places, rank: int) -> StepPlan:
+    def cut(self, step: int, indices: IndexArray, start: IndexArray, size: IndexArray, rank: int) -> StepPlan:
         """Return parts of a step's microbatches for one rank, in the given order; not for the slot regime.
 
         Args:
@@ -182,12 +182,12 @@ class EpochPlan:
             samples=samples,
         )
 
-    def draws_of(self, members: Places) -> Numbers:
+    def draws_of(self, members: IndexArray) -> IntegerArray:
         """Return the draws of some microbatches, one microbatch after the other."""
         runs = self.runs(members)
         return self.order[expand_ranges(runs.start, runs.size)]
 
-    def drawn_before(self, step: int) -> Iterator[Numbers]:
+    def drawn_before(self, step: int) -> Iterator[IntegerArray]:
         """Yield the draws of all earlier steps, a part at a time."""
         whole_windows = step // self.layout.window * self.layout.window
         earlier = whole_windows * self.layout.per_step
@@ -244,7 +244,7 @@ def plan_epoch(
     done: Sequence[DoneSegment] = (),
     draws: Draws | None = None,
     shuffle: Shuffle = SORTED,
-    near_N: Numbers | None = None,
+    near_N: IntegerArray | None = None,
     groups: Grouped | None = None,
 ) -> EpochPlan:
     """Plan an epoch, or the rest of one, in which every draw with a bucket is trained on exactly once.
@@ -289,7 +289,7 @@ def plan_epoch(
 
 
 def finish_parts(
-    done: Sequence[DoneSegment], seed: int, epoch: int, draws: Draws, near_N: Numbers | None = None
+    done: Sequence[DoneSegment], seed: int, epoch: int, draws: Draws, near_N: IntegerArray | None = None
 ) -> tuple[Draws, Flags]:
     """Return the draws of an epoch after finished parts, and which of them are over; arguments as of `plan_epoch`."""
     over_D, max_draws = np.zeros(len(draws.rows), np.bool_), 0
@@ -329,8 +329,8 @@ def _check_fills(
 
 def _part(part: EpochPart, groups: Grouped | None = None) -> EpochPlan:
     """Plan the draws of a part that are not over at its beginning."""
-    order: Numbers | Permuted
-    turns: Numbers | Permuted
+    order: IntegerArray | Permuted
+    turns: IntegerArray | Permuted
     if part.shuffle.order == "permuted" and part.layout.regime != "pack":
         groups = groups or grouped_draws(part.assignment, part.draws, part.over_D, part.near_N)
         order, table, turns, fillers = permuted_order(part, groups)
@@ -350,7 +350,7 @@ def _part(part: EpochPart, groups: Grouped | None = None) -> EpochPlan:
 
 
 @lru_cache(maxsize=2)
-def _window(plan: EpochPlan, window: int) -> list[tuple[Places, Placement]]:
+def _window(plan: EpochPlan, window: int) -> list[tuple[IndexArray, Placement]]:
     """Place the steps of a window, in this process or in the machine's first process that needs them."""
     if plan.shared is None:
         columns = _place_window(plan, window)
@@ -365,7 +365,7 @@ def _window(plan: EpochPlan, window: int) -> list[tuple[Places, Placement]]:
     return [(member, Placement(rank, slot, ranks, regime)) for member, rank, slot in steps]
 
 
-def _place_window(plan: EpochPlan, window: int) -> dict[str, Places]:
+def _place_window(plan: EpochPlan, window: int) -> dict[str, IndexArray]:
     """Return microbatches, ranks and slots of a window's steps, step after step; int64 [steps x ranks x m]."""
     length = plan.layout.window * plan.layout.per_step
     members = np.arange(window * length, min((window + 1) * length, len(plan.turns)))

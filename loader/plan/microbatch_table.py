@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from reelweave.loader.base.arrays import Numbers, Places, number_type
+from reelweave.loader.base.arrays import IndexArray, IntegerArray, number_type
 from reelweave.loader.base.philox import shuffle_indices
 
 
@@ -18,9 +18,9 @@ class MicrobatchRuns(NamedTuple):
         bucket: int64 [M], place in ``Assignment.buckets``.
     """
 
-    start: Places
-    size: Places
-    bucket: Places
+    start: IndexArray
+    size: IndexArray
+    bucket: IndexArray
 
 
 class MicrobatchTable(NamedTuple):
@@ -35,27 +35,27 @@ class MicrobatchTable(NamedTuple):
         length: int64 [S], number of microbatches; may be 0.
     """
 
-    start: Places
-    size: Places
-    bucket: Places
-    length: Places
+    start: IndexArray
+    size: IndexArray
+    bucket: IndexArray
+    length: IndexArray
 
     @property
     def total(self) -> int:
         """Number of microbatches in the table."""
         return int(self.length.sum())
 
-    def runs(self, numbers_M: Numbers) -> MicrobatchRuns:
+    def runs(self, numbers_M: IntegerArray) -> MicrobatchRuns:
         """Return some microbatches by their numbers."""
         number_M = numbers_M.astype(np.int64)
-        behind_S: Places = np.cumsum(self.length)
+        behind_S: IndexArray = np.cumsum(self.length)
         stretch_M = np.searchsorted(behind_S, number_M, side="right")
-        earlier_M: Places = number_M - (behind_S - self.length)[stretch_M]  # place within the stretch
+        earlier_M: IndexArray = number_M - (behind_S - self.length)[stretch_M]  # place within the stretch
         size_M = self.size[stretch_M]
         return MicrobatchRuns(self.start[stretch_M] + earlier_M * size_M, size_M, self.bucket[stretch_M])
 
 
-def cut_microbatches(count_K: Places, batch_K: Places) -> MicrobatchTable:
+def cut_microbatches(count_K: IndexArray, batch_K: IndexArray) -> MicrobatchTable:
     """Cut draws grouped by bucket into microbatches of B; only the last one of a bucket may be smaller.
 
     Args:
@@ -104,7 +104,7 @@ def fill_steps(table: MicrobatchTable, per_step: int) -> MicrobatchTable:
     return MicrobatchTable(*table_S4[np.argsort(table_S4[:, 0], kind="stable")].T)
 
 
-def training_order(table: MicrobatchTable, run: int, seed: int, counter: int, purpose: int) -> Numbers:
+def training_order(table: MicrobatchTable, run: int, seed: int, counter: int, purpose: int) -> IntegerArray:
     """Return the numbers of all microbatches in random order; with ``run`` > 1, whole runs of one bucket first.
 
     Microbatches of a run stay adjacent in the order of draws, too: their samples are in random order already.
@@ -126,8 +126,8 @@ def training_order(table: MicrobatchTable, run: int, seed: int, counter: int, pu
     return expand_ranges(start_R[turn_R], size_R[turn_R]).astype(number_type(table.total))
 
 
-def expand_ranges(start_M: Places, size_M: Places) -> Places:
+def expand_ranges(start_M: IndexArray, size_M: IndexArray) -> IndexArray:
     """Return the numbers of ranges, one range after the other."""
     reach_M = np.cumsum(size_M)
-    indices: Places = np.repeat(start_M - (reach_M - size_M), size_M) + np.arange(size_M.sum())
+    indices: IndexArray = np.repeat(start_M - (reach_M - size_M), size_M) + np.arange(size_M.sum())
     return indices

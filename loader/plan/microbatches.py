@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from reelweave.loader.base.arrays import Places
+from reelweave.loader.base.arrays import IndexArray
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,11 +22,11 @@ class Microbatches:
         images: int64 [M], number of samples that are images.
     """
 
-    bucket: Places
-    batch: Places
-    length: Places
-    tokens: Places
-    images: Places
+    bucket: IndexArray
+    batch: IndexArray
+    length: IndexArray
+    tokens: IndexArray
+    images: IndexArray
 
     def __len__(self) -> int:
         return len(self.bucket)

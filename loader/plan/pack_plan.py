@@ -4,14 +4,16 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from reelweave.loader.base.arrays import Floats, Numbers, Places
+from reelweave.loader.base.arrays import Floats, IndexArray, IntegerArray
 from reelweave.loader.buckets.assignment import Assignment
 from reelweave.loader.plan.microbatch_table import MicrobatchTable
 from reelweave.loader.plan.packing import CARRIED, PackSizes, balanced_packs, num_taken, packs_in_order
 from reelweave.loader.plan.policy import StepLayout
 
 
-def packs(assignment: Assignment, rows_N: Numbers, layout: StepLayout) -> tuple[Places, MicrobatchTable, int]:
+def packs(
+    assignment: Assignment, rows_N: IntegerArray, layout: StepLayout
+) -> tuple[IndexArray, MicrobatchTable, int]:
     """Return all packs of an epoch, in the order of their steps; for the arguments see `pack_epoch`.
 
     Returns:
@@ -33,8 +35,8 @@ def packs(assignment: Assignment, rows_N: Numbers, layout: StepLayout) -> tuple[
 
 
 def pack_epoch(
-    assignment: Assignment, rows_N: Numbers, layout: StepLayout
-) -> Iterator[tuple[Places, Places, int]]:
+    assignment: Assignment, rows_N: IntegerArray, layout: StepLayout
+) -> Iterator[tuple[IndexArray, IndexArray, int]]:
     """Yield the packs of each step.
 
     Args:
@@ -75,7 +77,7 @@ def pack_epoch(
         yield packed_rows[order], np.bincount(pack_n[order], minlength=sizes.per_step), len(late)
 
 
-def _in_order(length_n: Places, cost_n: Floats, sizes: PackSizes) -> Places:
+def _in_order(length_n: IndexArray, cost_n: Floats, sizes: PackSizes) -> IndexArray:
     """Fill packs in stream order; balance them at the end of an epoch, where that order leaves packs empty."""
     pack_n = packs_in_order(length_n, sizes)
     return pack_n if pack_n[-1] + 1 == sizes.per_step else balanced_packs(length_n, cost_n, sizes)

@@ -14,7 +14,7 @@ from reelweave.loader.errors import UsageError
 from reelweave.loader.plan.balance import RankCapacity, exchange_items
 
 Floats = NDArray[np.float64]
-Places = NDArray[np.int64]
+IndexArray = NDArray[np.int64]
 
 CARRIED = -1
 _FILL = 0.85  # with fuller packs, tokens instead of costs decide the placement, and costs differ
@@ -43,7 +43,7 @@ class PackSizes:
         """Number of packs of a step, on all ranks."""
         return self.ranks * self.packs
 
-    def sizes(self, lengths_N: Places) -> Places:
+    def sizes(self, lengths_N: IndexArray) -> IndexArray:
         """Return the tokens that each sample occupies in a pack: S, at most the pack's size."""
         return np.minimum(lengths_N, self.tokens)
 
@@ -61,7 +61,9 @@ def cu_seqlens(lengths: ArrayLike) -> NDArray[np.int32]:
     return ends.astype(np.int32)
 
 
-def num_taken(lengths_N: Places, costs_N: Floats, step: PackSizes, cost_limit: float | None = None) -> int:
+def num_taken(
+    lengths_N: IndexArray, costs_N: Floats, step: PackSizes, cost_limit: float | None = None
+) -> int:
     """Return the number of samples of the next step: those that fill 85 % of its tokens, at least one per pack.
 
     Args:
@@ -79,7 +81,7 @@ def num_taken(lengths_N: Places, costs_N: Floats, step: PackSizes, cost_limit: f
     return max(int(count), step.per_step)
 
 
-def balanced_packs(lengths_N: Places, costs_N: Floats, step: PackSizes, carried: int = 0) -> Places:
+def balanced_packs(lengths_N: IndexArray, costs_N: Floats, step: PackSizes, carried: int = 0) -> IndexArray:
     """Return the pack of each sample, such that the packs of a slot have equal costs.
 
     The dearest samples seed one pack each, the dearest of all those of slot 0. The others are placed by falling length,
@@ -118,7 +120,7 @@ def balanced_packs(lengths_N: Places, costs_N: Floats, step: PackSizes, carried:
     return _even_ranks(pack_N, costs_N, step)
 
 
-def packs_in_order(lengths_N: Places, step: PackSizes) -> Places:
+def packs_in_order(lengths_N: IndexArray, step: PackSizes) -> IndexArray:
     """Return the pack of each sample when packs are filled in stream order.
 
     Args:
@@ -152,7 +154,12 @@ def _targets(costs_N: Floats, step: PackSizes) -> Floats:
 
 
 def _fill(
-    pack_N: Places, order: Places, sizes_N: Places, costs_N: Floats, missing_P: Floats, room_P: Places
+    pack_N: IndexArray,
+    order: IndexArray,
+    sizes_N: IndexArray,
+    costs_N: Floats,
+    missing_P: Floats,
+    room_P: IndexArray,
 ) -> None:
     """Place samples in rounds, in place: each round gives a sample to each of the packs furthest below target.
 
@@ -187,7 +194,7 @@ def _fill(
         at += len(samples)
 
 
-def _even_ranks(pack_N: Places, costs_N: Floats, step: PackSizes) -> Places:
+def _even_ranks(pack_N: IndexArray, costs_N: Floats, step: PackSizes) -> IndexArray:
     """Permute the packs within their slots to equalize the ranks' sums: the dearest pack to the least loaded rank."""
     is_packed = pack_N != CARRIED
     loads_jR = np.bincount(pack_N[is_packed], costs_N[is_packed], minlength=step.per_step).reshape(

@@ -5,7 +5,7 @@ from typing import Literal, TypeVar, get_args
 
 import numpy as np
 
-from reelweave.loader.base.arrays import Flags, Floats, Places
+from reelweave.loader.base.arrays import Flags, Floats, IndexArray
 from reelweave.loader.buckets.assignment import Budgets
 from reelweave.loader.plan.balance import balance_costs
 from reelweave.loader.plan.slots import assign_slots
@@ -83,8 +83,8 @@ class Placement:
         regime: synchronization of ranks.
     """
 
-    rank: Places
-    slot: Places
+    rank: IndexArray
+    slot: IndexArray
     ranks: int
     regime: Regime = "step"
 
@@ -97,8 +97,8 @@ def budgets_of(policy: Policy, budgets: BudgetsT) -> BudgetsT:
 
 
 def place(
-    layout: StepLayout, costs: Floats, samples: Places, images: Flags
-) -> list[tuple[Places, Placement]]:
+    layout: StepLayout, costs: Floats, samples: IndexArray, images: Flags
+) -> list[tuple[IndexArray, Placement]]:
     """Divide the microbatches of a window into steps, and assign them to ranks and slots.
 
     Args:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, PositiveInt, model_validator
 
-from reelweave.loader.base.arrays import Numbers, Places, number_type
+from reelweave.loader.base.arrays import IndexArray, IntegerArray, number_type
 from reelweave.loader.base.columns import parts
 from reelweave.loader.base.philox import words
 from reelweave.loader.settings import Settings
@@ -57,11 +57,11 @@ class Grouped(NamedTuple):
         starts: int64 [G + 1], offset of each group in `numbers`, and the end.
     """
 
-    numbers: Numbers
-    starts: Places
+    numbers: IntegerArray
+    starts: IndexArray
 
 
-def sort_by_group(group_D: Numbers, groups: int, near_D: Numbers | None = None) -> Grouped:
+def sort_by_group(group_D: IntegerArray, groups: int, near_D: IntegerArray | None = None) -> Grouped:
     """Sort the draws by group, without group 0.
 
     Args:
@@ -94,8 +94,8 @@ class Permuted:
     seed: int
     number: int
     purpose: int
-    starts: Places
-    members: Numbers | None = None
+    starts: IndexArray
+    members: IntegerArray | None = None
     run: int = 1
     fillers: int = 0
     last: int = 1
@@ -103,7 +103,7 @@ class Permuted:
     def __len__(self) -> int:
         return int(self.starts[-1]) + self.fillers
 
-    def __getitem__(self, indices: "slice | Numbers") -> Numbers:
+    def __getitem__(self, indices: "slice | IntegerArray") -> IntegerArray:
         """Return the values at some places."""
         if isinstance(indices, slice):
             indices = np.arange(*indices.indices(len(self)))
@@ -115,7 +115,7 @@ class Permuted:
         found_n = begin_n + self._within(place_n - begin_n, group_n)
         return found_n if self.members is None else self.members[found_n]
 
-    def _within(self, place_n: Places, group_n: Places) -> Places:
+    def _within(self, place_n: IndexArray, group_n: IndexArray) -> IndexArray:
         """Map places to members, both counted within their groups."""
         keys_GK, size_G = self._keys, np.diff(self.starts)
         full_G, short_G = np.divmod(size_G, self.run)  # whole runs, and samples of the shorter last run
@@ -137,7 +137,7 @@ class Permuted:
         return words(self.seed, self.number, self.purpose, groups * _KEYS).reshape(groups, _KEYS)
 
 
-def permute_indices(place_n: Places, size_n: Places, keys_nR: Words) -> Places:
+def permute_indices(place_n: IndexArray, size_n: IndexArray, keys_nR: Words) -> IndexArray:
     """Map each place by a random permutation of 0 to size - 1.
 
     Args:
@@ -171,5 +171,5 @@ def _mix_words(word_n: Words) -> Words:
     return word_n ^ (word_n >> np.uint64(31))
 
 
-def _below(word_n: Words, count_n: Places) -> NDArray[Any]:
+def _below(word_n: Words, count_n: IndexArray) -> NDArray[Any]:
     return np.asarray((word_n >> np.uint64(1)).astype(np.int64) % count_n)

@@ -10,15 +10,15 @@ others as necessary. Levels are combined such that all steps have nearly equal n
 
 import numpy as np
 
-from reelweave.loader.base.arrays import Flags, Floats, Places
+from reelweave.loader.base.arrays import Flags, Floats, IndexArray
 
 _STAY = (0, 0.01, 0.02, 0.03, 0.05, 0.08)  # candidate shares of the microbatches, the cheapest, that stay
 _SPREAD = 1.15  # maximum variation of composition over the steps, relative to the stream's own
 
 
 def assign_slots(
-    costs: Floats, samples: Places, images: Flags, ranks: int, steps: int, lookahead: int
-) -> tuple[Places, Places, Places]:
+    costs: Floats, samples: IndexArray, images: Flags, ranks: int, steps: int, lookahead: int
+) -> tuple[IndexArray, IndexArray, IndexArray]:
     """Return a step, a rank and a slot for each microbatch of some steps.
 
     Args:
@@ -40,7 +40,9 @@ def assign_slots(
     return step, rank, slot
 
 
-def _steps(costs: Floats, samples: Places, images: Flags, ranks: int, steps: int, reach: int) -> Places:
+def _steps(
+    costs: Floats, samples: IndexArray, images: Flags, ranks: int, steps: int, reach: int
+) -> IndexArray:
     """Return each microbatch's step; as few microbatches stay as the composition allows."""
     step = own_step = np.arange(len(costs)) // (len(costs) // steps)
     rare = images if 2 * images.sum() <= len(images) else ~images
@@ -59,13 +61,13 @@ def _steps(costs: Floats, samples: Places, images: Flags, ranks: int, steps: int
     return step
 
 
-def _spreads(step: Places, samples: Places, rare: Flags) -> Floats:
+def _spreads(step: IndexArray, samples: IndexArray, rare: Flags) -> Floats:
     """Return standard deviations over the steps: of the samples, and of the share of the rarer kind."""
     held = np.bincount(step, samples)
     return np.array([held.std(), (np.bincount(step, samples * rare) / held).std()])
 
 
-def _phases(samples: Places, rows_N: Floats, reach: int) -> tuple[Places, float]:
+def _phases(samples: IndexArray, rows_N: Floats, reach: int) -> tuple[IndexArray, float]:
     """Return the first step of each level's slots, [rows, period] with the dearest first, and their unevenness.
 
     Args:
@@ -94,8 +96,8 @@ def _phases(samples: Places, rows_N: Floats, reach: int) -> tuple[Places, float]
 
 
 def _fill_steps(
-    costs: Floats, own_step: Places, moving: Places, phase_RT: Places, ranks: int, reach: int
-) -> Places:
+    costs: Floats, own_step: IndexArray, moving: IndexArray, phase_RT: IndexArray, ranks: int, reach: int
+) -> IndexArray:
     """Return the step of each microbatch."""
     step = own_step.copy()
     steps, last = int(own_step[-1]) + 1, int(own_step[-1])
@@ -130,12 +132,12 @@ def _fill_steps(
     return step
 
 
-def _dearest(costs: list[Floats], size: int) -> Places:
+def _dearest(costs: list[Floats], size: int) -> IndexArray:
     """Return how many of the ``size`` dearest come from the first list, from the first two lists, and so on."""
     together = np.concatenate(costs)
     cheapest = np.partition(together, len(together) - size)[len(together) - size]
     before = np.cumsum([len(some) for some in costs])
     dearer = np.concatenate([[0], np.cumsum(together > cheapest)])[before]
     equal = np.concatenate([[0], np.cumsum(together == cheapest)])[before]
-    first: Places = dearer + np.minimum(equal, size - dearer[-1])
+    first: IndexArray = dearer + np.minimum(equal, size - dearer[-1])
     return first

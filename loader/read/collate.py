@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch.utils.data import get_worker_info
 
-from reelweave.loader.base.arrays import Places
+from reelweave.loader.base.arrays import IndexArray
 from reelweave.loader.base.shared.memory import has_memfd, map_shared, open_shared
 from reelweave.loader.buckets.assignment import Bucket
 from reelweave.loader.dataset.latents import CONTEXT, LATENT, Latents, array_of, view_of
@@ -34,7 +34,7 @@ class CollatedSize(NamedTuple):
 class Collator(Protocol):
     """Collation of one rank's samples of a microbatch."""
 
-    def fill(self, index: int, clip: TrainingSample, frames_T: Places, passed: int) -> CollatedSize:
+    def fill(self, index: int, clip: TrainingSample, frames_T: IndexArray, passed: int) -> CollatedSize:
         """Add one sample; thread-safe, and repeatable if a replacement is needed.
 
         Args:
@@ -89,7 +89,7 @@ class DecodedCollator:
         ]
         self._contexts = [np.empty((0, 0), np.uint8)] * len(buckets)
 
-    def fill(self, index: int, clip: TrainingSample, frames_T: Places, passed: int) -> CollatedSize:
+    def fill(self, index: int, clip: TrainingSample, frames_T: IndexArray, passed: int) -> CollatedSize:
         video, latents = self._videos[index], self._latents
         if latents is not None and latents.text is not None:
             member = _there(clip.context, CONTEXT)
@@ -139,7 +139,7 @@ class EncodedCollator:
         self,
         index: int,
         clip: TrainingSample,
-        frames_T: Places,  # noqa: ARG002
+        frames_T: IndexArray,  # noqa: ARG002
         passed: int,  # noqa: ARG002
     ) -> CollatedSize:
         self._clips[index] = _media(clip)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from reelweave.loader.base.arrays import Places
+from reelweave.loader.base.arrays import IndexArray
 from reelweave.loader.dataset.samples.frames.shown_frames import ToldFrames, read_told
 from reelweave.loader.dataset.samples.frames.video_stream import decode_stream, open_clip
 from reelweave.loader.dataset.tars.orientation import orientation_of
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from av.video.stream import VideoStream
 
 Pixels = NDArray[np.uint8]
-Decoder = Callable[[bytes | memoryview, Places, Pixels], None]
+Decoder = Callable[[bytes | memoryview, IndexArray, Pixels], None]
 DecoderName = Literal["pyav", "decord"]
 
 _DRAWN_AT_ONCE = 16
@@ -40,7 +40,7 @@ _MP4 = b"ftyp"  # bytes 4 to 8 of MP4 and MOV
 
 def decode(
     clip: bytes | memoryview,
-    indices: Places,
+    indices: IndexArray,
     video_CTHW: Pixels,
     upright: bool = True,
     decoder: DecoderName = "pyav",
@@ -61,7 +61,7 @@ def decode(
     (decode_with_decord if by_decord else decode_with_pyav)(clip, indices, video_CTHW)
 
 
-def decode_with_decord(clip: bytes | memoryview, indices: Places, video_CTHW: Pixels) -> None:
+def decode_with_decord(clip: bytes | memoryview, indices: IndexArray, video_CTHW: Pixels) -> None:
     """Decode an upright clip with decord, see `decode`; with PyAV where it is deep, HDR or has hidden frames."""
     frames_THWC = _by_decord(clip, indices, video_CTHW)
     if frames_THWC is None:
@@ -70,7 +70,7 @@ def decode_with_decord(clip: bytes | memoryview, indices: Places, video_CTHW: Pi
         np.copyto(video_CTHW, _centre(frames_THWC.transpose(3, 0, 1, 2), video_CTHW))
 
 
-def _by_decord(clip: bytes | memoryview, indices: Places, video_CTHW: Pixels) -> Pixels | None:
+def _by_decord(clip: bytes | memoryview, indices: IndexArray, video_CTHW: Pixels) -> Pixels | None:
     """Return the frames [T, height, width, 3] that cover the target, or None for clips that decord reads wrongly."""
     import av
     import decord
@@ -108,7 +108,7 @@ def _by_decord(clip: bytes | memoryview, indices: Places, video_CTHW: Pixels) ->
         raise _undecodable(error) from error
 
 
-def decode_with_pyav(clip: bytes | memoryview, indices: Places, video_CTHW: Pixels) -> None:
+def decode_with_pyav(clip: bytes | memoryview, indices: IndexArray, video_CTHW: Pixels) -> None:
     """Decode with PyAV, see `decode`; from the key frame before the first frame on, where packets tell all frames."""
     import av
 
@@ -121,7 +121,7 @@ def decode_with_pyav(clip: bytes | memoryview, indices: Places, video_CTHW: Pixe
         raise _undecodable(error) from error
 
 
-def _decode_from_key(clip: bytes | memoryview, indices: Places, video_CTHW: Pixels) -> bool:
+def _decode_from_key(clip: bytes | memoryview, indices: IndexArray, video_CTHW: Pixels) -> bool:
     """Decode from the key frame before the first frame; False where only decoding the whole clip tells the frames."""
     import av
 
@@ -202,7 +202,7 @@ def _all_frames(
 
 def _draw(
     frames: Iterator[tuple[int, "VideoFrame"]],
-    indices: Places,
+    indices: IndexArray,
     video_CTHW: Pixels,
     drawer: "_Drawer",
 ) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from reelweave.loader.base.arrays import Places
+from reelweave.loader.base.arrays import IndexArray
 from reelweave.loader.base.named_file import lines_of, read_named_text
 from reelweave.loader.blend import Blend
 from reelweave.loader.blend.source import SampleSource
@@ -31,7 +31,7 @@ def read_keys(path: Path, named: str = "") -> list[str]:
     return list(dict.fromkeys(line for line in lines if line))
 
 
-def excluded_rows(source: SampleSource, path: Path | None, says: bool) -> Places:
+def excluded_rows(source: SampleSource, path: Path | None, says: bool) -> IndexArray:
     """Return the index rows of the keys in a file, int64, rising.
 
     Args:
@@ -46,7 +46,7 @@ def excluded_rows(source: SampleSource, path: Path | None, says: bool) -> Places
         return np.zeros(0, np.int64)
     keys = pa.array(read_keys(path, f"stream.exclude={path}"), pa.string())
     datasets = source.datasets if isinstance(source, Blend) else (source,)
-    is_known, rows, first = np.zeros(len(keys), np.bool_), list[Places](), 0
+    is_known, rows, first = np.zeros(len(keys), np.bool_), list[IndexArray](), 0
     for dataset in datasets:
         assert isinstance(dataset, Dataset)
         dataset_keys = dataset.column("key")

@@ -5,7 +5,7 @@ from itertools import islice
 
 import numpy as np
 
-from reelweave.loader.base.arrays import Numbers, number_type, numbers
+from reelweave.loader.base.arrays import IntegerArray, number_type, numbers
 from reelweave.loader.dataset.plan_index import PlanIndex
 from reelweave.loader.plan.epoch_plan import EpochPlan
 from reelweave.loader.read.fetch import ByteRange, coalesce_ranges
@@ -33,7 +33,7 @@ class Locality:
     neighbours: float
 
 
-def near_rows(index: PlanIndex) -> Numbers:
+def near_rows(index: PlanIndex) -> IntegerArray:
     """Return the place of each row in the order of the shards."""
     order = np.lexsort((index.offset[:], index.shard[:]))
     near_N = np.empty(len(order), number_type(len(order)))
@@ -41,7 +41,7 @@ def near_rows(index: PlanIndex) -> Numbers:
     return near_N
 
 
-def locality(index: PlanIndex, plan: EpochPlan, near_N: Numbers) -> Locality:
+def locality(index: PlanIndex, plan: EpochPlan, near_N: IntegerArray) -> Locality:
     """Measure the reads of the first steps of a plan.
 
     Args:

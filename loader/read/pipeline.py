@@ -9,7 +9,7 @@ from itertools import chain, islice
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from reelweave.loader.base.arrays import Places
+from reelweave.loader.base.arrays import IndexArray
 from reelweave.loader.base.prefetch import prefetch
 from reelweave.loader.batch import BadSample, Microbatch, Pack
 from reelweave.loader.buckets.assignment import Bucket
@@ -191,7 +191,7 @@ class ReadPipeline:
         draws = _distinct(planned.plan.stand_ins(planned.micro, index))
         return islice((draw for draw in draws if not self._samples.excludes(draw[0])), _STAND_INS)
 
-    def _frames(self, row: int, clip: TrainingSample, passed: int, bucket: Bucket) -> Places:
+    def _frames(self, row: int, clip: TrainingSample, passed: int, bucket: Bucket) -> IndexArray:
         words = f"{self._config.seed}/{passed}/{clip.key}"
         sampling = self._config.buckets.sampling
         times_s = variable_times(clip) if sampling.mode == "fps" else None
@@ -248,7 +248,7 @@ def _distinct(draws: Iterator[tuple[int, int]]) -> Iterator[tuple[int, int]]:
 
 
 def _take_clip(
-    contents: Collator, slot: int, clip: TrainingSample, frames_T: Places, passed: int
+    contents: Collator, slot: int, clip: TrainingSample, frames_T: IndexArray, passed: int
 ) -> CollatedSize:
     try:
         return contents.fill(slot, clip, frames_T, passed)

@@ -2,7 +2,7 @@
 
 from threading import Lock
 
-from reelweave.loader.base.arrays import Places
+from reelweave.loader.base.arrays import IndexArray
 from reelweave.loader.batch import NO_READS, ReadCounts
 from reelweave.loader.blend.source import SampleSource
 from reelweave.loader.dataset.latents import Latents
@@ -27,7 +27,7 @@ class SampleReader:
     """
 
     def __init__(
-        self, source: SampleSource, cache: DiskCache | None = None, excluded: Places | None = None
+        self, source: SampleSource, cache: DiskCache | None = None, excluded: IndexArray | None = None
     ) -> None:
         self._excluded = frozenset(() if excluded is None else excluded.tolist())
         self._source = source

@@ -5,17 +5,17 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from reelweave.loader.base.arrays import Places
+from reelweave.loader.base.arrays import IndexArray
 from reelweave.loader.blend import Blend
 from reelweave.loader.blend.source import SampleSource
 from reelweave.loader.buckets.assignment import Assignment
 from reelweave.loader.dataset.epoch_draws import Draws
-from reelweave.loader.simulation.packed_steps import PackedStep, packed_step
-from reelweave.loader.simulation.simulate import PlannedStep
 from reelweave.loader.plan.epoch_plan import EpochPlan, plan_epoch
 from reelweave.loader.plan.microbatches import Microbatches
 from reelweave.loader.plan.packing import PackSizes
 from reelweave.loader.plan.policy import StepLayout
+from reelweave.loader.simulation.packed_steps import PackedStep, packed_step
+from reelweave.loader.simulation.simulate import PlannedStep
 
 EpochDraws = Callable[[int], Draws]
 
@@ -76,7 +76,7 @@ def dataset_packs(
         epoch, first = epoch + 1, first + len(plan)
 
 
-def _columns(plan: EpochPlan, members: Places) -> Microbatches:
+def _columns(plan: EpochPlan, members: IndexArray) -> Microbatches:
     runs = plan.runs(members)
     lengths = plan.assignment.own_lengths(plan.draws.rows[plan.draws_of(members)])
     return Microbatches(

@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from reelweave.loader.simulation.plan_metrics import idle
 from reelweave.loader.plan.balance import least_load
 from reelweave.loader.plan.epoch_plan import EpochPlan
 from reelweave.loader.plan.policy import StepLayout, place
+from reelweave.loader.simulation.plan_metrics import idle
 
 BALANCED_FROM = 4
 """Microbatches per rank and step from which a wide mixture of shapes can be balanced."""

@@ -7,16 +7,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from reelweave.loader.base.arrays import Places
+from reelweave.loader.base.arrays import IndexArray
 from reelweave.loader.buckets.assignment import Budgets
 from reelweave.loader.buckets.cost import Cost
 from reelweave.loader.errors import UsageError
-from reelweave.loader.simulation.plan_metrics import idle, plan_metrics, step_metrics
-from reelweave.loader.simulation.simulate import COST_ERRORS, PlannedStep, SimulatedPlan
 from reelweave.loader.plan.balance import least_load
 from reelweave.loader.plan.microbatches import Microbatches, together
 from reelweave.loader.plan.packing import CARRIED, PackSizes, balanced_packs, num_taken, packs_in_order
 from reelweave.loader.plan.policy import Placement, Policy
+from reelweave.loader.simulation.plan_metrics import idle, plan_metrics, step_metrics
+from reelweave.loader.simulation.simulate import COST_ERRORS, PlannedStep, SimulatedPlan
 
 PACK_POLICIES: tuple[Policy, ...] = ("equal_token", "balanced")
 """equal_token: packs filled in stream order. balanced: packs of equal cost."""
@@ -164,7 +164,7 @@ def _balance_packs(
 
 
 def packed_step(
-    step: int, samples: Microbatches, pack: Places, cost: Cost, sizes: PackSizes, carried: float
+    step: int, samples: Microbatches, pack: IndexArray, cost: Cost, sizes: PackSizes, carried: float
 ) -> PackedStep:
     """Return one step with its costs, placement and fill.
 

@@ -9,9 +9,9 @@ import pyarrow as pa
 
 from reelweave.loader.base.arrays import Floats
 from reelweave.loader.buckets.cost import Cost, seconds
-from reelweave.loader.simulation.plan_metrics import PlanMetrics, idle, plan_metrics, step_metrics
 from reelweave.loader.plan.microbatches import Microbatches, together
 from reelweave.loader.plan.policy import Placement, StepLayout, place
+from reelweave.loader.simulation.plan_metrics import PlanMetrics, idle, plan_metrics, step_metrics
 
 COST_ERRORS = (0.02, 0.05, 0.10)
 """Standard deviations of the relative cost error for which idle shares are computed."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from reelweave.loader.base.arrays import Numbers, Places
+from reelweave.loader.base.arrays import IndexArray, IntegerArray
 from reelweave.loader.base.shared.node_files import Arrays, NodeFiles
 from reelweave.loader.blend import Blend, Curriculum, CurriculumStage
 from reelweave.loader.blend.source import SampleSource
@@ -157,7 +157,7 @@ class CurriculumPlans:
             self._grouped[key] = Grouped(**self._keep_arrays(f"{name}.groups", make))
         return self._grouped[key]
 
-    def _near(self) -> Numbers:
+    def _near(self) -> IntegerArray:
         """Return the place of each row in the order of the shards."""
         name = f"{_plan_name([self._source.fingerprint])}.near"
         return self._keep_arrays(name, lambda: {"near": near_rows(self._source.plan_index)})["near"]
@@ -199,11 +199,11 @@ class CurriculumPlans:
         weights = [stage.weights for stage in self._curriculum.root]
         return BlendDraws(self._source, self._seed, weights, self.assignment, self._lengths)
 
-    def _rows(self) -> Numbers:
+    def _rows(self) -> IntegerArray:
         name = f"{_plan_name([self._source.fingerprint])}.rows"
         return self._keep_arrays(name, lambda: {"rows": self._source.draws(0, self._seed).rows})["rows"]
 
-    def _lengths(self, index: int, revision: str | None) -> Places:
+    def _lengths(self, index: int, revision: str | None) -> IndexArray:
         return self._assign(index, revision).drawn_lengths()
 
     def _assign(self, stage_index: int, revision: str | None = None) -> Assignment:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from reelweave.loader.base.arrays import Numbers
+from reelweave.loader.base.arrays import IntegerArray
 from reelweave.loader.base.shared.node_files import Arrays, NodeFiles
 from reelweave.loader.buckets.assignment import Assignment
 from reelweave.loader.dataset.epoch_draws import Draws
@@ -66,7 +66,7 @@ def _spread(values: NDArray[Any], count: int) -> NDArray[Any]:
     return np.broadcast_to(values, (count,)) if len(values) == 1 else values
 
 
-def _order_columns(name: str, order: Numbers | Permuted) -> Arrays:
+def _order_columns(name: str, order: IntegerArray | Permuted) -> Arrays:
     if not isinstance(order, Permuted):
         return {name: order}
     facts = (order.seed, order.number, order.purpose, order.run, order.fillers, order.last)
@@ -74,7 +74,7 @@ def _order_columns(name: str, order: Numbers | Permuted) -> Arrays:
     return {f"{name}.facts": np.array(facts, np.uint64), f"{name}.starts": order.starts, **members}
 
 
-def _order(arrays: Arrays, name: str) -> Numbers | Permuted:
+def _order(arrays: Arrays, name: str) -> IntegerArray | Permuted:
     if name in arrays:
         return arrays[name]
     seed, counter, purpose, run, fillers, last = arrays[f"{name}.facts"].tolist()

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
-from reelweave.loader.base.arrays import Flags, Numbers, Places, numbers
+from reelweave.loader.base.arrays import Flags, IndexArray, IntegerArray, numbers
 from reelweave.loader.blend import Blend
 from reelweave.loader.blend.drawing import Progress
 from reelweave.loader.blend.entering import BlendEpochDraws, Entry, progress_entered
@@ -98,7 +98,7 @@ class DatasetDraws:
         rows: function that returns the numbers of its rows.
     """
 
-    def __init__(self, source: SampleSource, rows: Callable[[], Numbers]) -> None:
+    def __init__(self, source: SampleSource, rows: Callable[[], IntegerArray]) -> None:
         self._source, self._rows = source, rows
 
     def plan_index(self, revision: str | None) -> PlanIndex:
@@ -114,7 +114,7 @@ class DatasetDraws:
         rows = self._rows() if revision is None else numbers(len(self.plan_index(revision)))
         return _DatasetEpoch(self, Draws.once(rows, position.epoch), position.epoch)
 
-    def rows_after(self, earlier: str | None, later: str | None) -> Places:
+    def rows_after(self, earlier: str | None, later: str | None) -> IndexArray:
         """Map each row of a revision to its row in a later one, int64 [N]; -1 for removed samples.
 
         Raises:
@@ -165,7 +165,7 @@ class BlendDraws:
         seed: int,
         weights: Sequence[Weights],
         assignment: Callable[[Setting], Assignment],
-        lengths: Callable[[int, str | None], Places],
+        lengths: Callable[[int, str | None], IndexArray],
     ) -> None:
         self._blend, self._seed, self._weights = blend, seed, weights
         self._assignment, self._lengths = assignment, lengths
@@ -267,7 +267,7 @@ class BlendDraws:
 
 class _BlendEpoch:
     def __init__(
-        self, source: BlendDraws, stage: int, mixture: Mixture, epoch: int, seed: int, lengths_N: Places
+        self, source: BlendDraws, stage: int, mixture: Mixture, epoch: int, seed: int, lengths_N: IndexArray
     ) -> None:
         self._source, self._stage = source, stage
         self.draws = mixture.draws(epoch, seed, lengths_N)

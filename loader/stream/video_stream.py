@@ -14,7 +14,6 @@ from reelweave.loader.buckets.assignment import Assignment, Bucket, buckets_of
 from reelweave.loader.buckets.cost import Cost
 from reelweave.loader.dataset.latents import Latents
 from reelweave.loader.errors import UsageError
-from reelweave.loader.simulation.idle_forecast import forecast_idle
 from reelweave.loader.plan.position import Position
 from reelweave.loader.read.cache import DiskCache
 from reelweave.loader.read.exclude import excluded_rows
@@ -23,6 +22,7 @@ from reelweave.loader.read.sample_reader import SampleReader
 from reelweave.loader.read.share import NO_WORKERS, Share
 from reelweave.loader.read.stored import check_clips, check_shapes
 from reelweave.loader.read.stream_config import StreamConfig
+from reelweave.loader.simulation.idle_forecast import forecast_idle
 from reelweave.loader.stream.checks.own_rank import warn_of_other_ranks
 from reelweave.loader.stream.checks.partial import log_partial
 from reelweave.loader.stream.checks.unassigned import check_unassigned, log_unassigned

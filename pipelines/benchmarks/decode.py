@@ -23,7 +23,7 @@ from reelweave.curate.cut.config import CutConfig
 from reelweave.curate.cut.encode import X264, ClipEncoder
 from reelweave.curate.cut.mp4 import fast_start
 from reelweave.curate.frames.picture import Geometry
-from reelweave.loader.base.arrays import Places
+from reelweave.loader.base.arrays import IndexArray
 from reelweave.loader.base.processors import processors
 from reelweave.loader.buckets.assignment import Bucket, BucketConfig
 from reelweave.loader.buckets.tokens import Compression
@@ -45,7 +45,7 @@ class _Draw(NamedTuple):
     """A clip and the frames drawn from it."""
 
     clip: bytes
-    frames_T: Places
+    frames_T: IndexArray
     covering: Geometry
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from reelweave.curate.config import ShardConfig
 from reelweave.curate.run.shard import GroupNumbers, shard_order
-from reelweave.loader.base.arrays import Places
+from reelweave.loader.base.arrays import IndexArray
 from reelweave.loader.buckets.assignment import Assignment
 from reelweave.loader.dataset import Dataset
 from reelweave.loader.dataset.latents import LatentBucket, Latents, LatentText
@@ -117,7 +117,7 @@ def _stored_parts(
     return StoredParts(bucket_N, views_N, context_N, clip_N, size_N)
 
 
-def _clip_sizes(source: Dataset) -> Places:
+def _clip_sizes(source: Dataset) -> IndexArray:
     """Return the bytes of each sample's video or image, int64 [N]; 0 where it has none."""
     parts = [media_members(table).size for table in source.table_parts("index", ("shard", "members"))]
     return np.concatenate([np.empty(0, np.int64), *parts])
@@ -130,7 +130,7 @@ def size_of(assignment: Assignment, place: int) -> tuple[int, int, int]:
 
 
 def _bucket(
-    measured: MeasuredBucket, length: int, views_n: Places, clip_n: Places, config: TrainRunConfig
+    measured: MeasuredBucket, length: int, views_n: IndexArray, clip_n: IndexArray, config: TrainRunConfig
 ) -> LatentBucket:
     """Return the decision on one bucket, from the views and bytes of its samples."""
     frames, height, width = measured.bucket
@@ -159,12 +159,12 @@ def _bucket(
     )
 
 
-def _starts(source: Dataset, config: TrainRunConfig, assignment: Assignment) -> Places:
+def _starts(source: Dataset, config: TrainRunConfig, assignment: Assignment) -> IndexArray:
     """Return the number of possible first frames of each sample in its bucket, int64 [N]."""
     index = source.plan_index
     count_N = np.array([bucket.frames for bucket in assignment.buckets] + [1])[assignment.bucket_of]
     return config.stream.buckets.sampling.starts(index.frames, index.fps, count_N)
 
 
-def _views(starts_n: Places, config: TrainRunConfig) -> Places:
+def _views(starts_n: IndexArray, config: TrainRunConfig) -> IndexArray:
     return np.where(starts_n > 1, config.latents.views, 1)

@@ -17,9 +17,9 @@ from reelweave.pipelines.terminal.files import write_whole
 from reelweave.train.cascade.planners.by_name import PLANNERS, SLOW
 
 if TYPE_CHECKING:
-    from reelweave.train.cascade.simulation.trace import Trace
     from reelweave.train.cascade.problem import Problem
     from reelweave.train.cascade.schedule import Schedule
+    from reelweave.train.cascade.simulation.trace import Trace
 
 _OF_STEPS = ("static-lpt", "ours")
 _BASELINE = "static-lpt"

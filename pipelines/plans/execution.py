@@ -171,9 +171,9 @@ def on_paper(
     """
     import numpy as np
 
-    from reelweave.train.cascade.simulation.simulate import Noise, execute
     from reelweave.train.cascade.placement.communication import communication
     from reelweave.train.cascade.placement.mapper import place
+    from reelweave.train.cascade.simulation.simulate import Noise, execute
 
     planned = [place(schedule, topology) for schedule in schedules] if topology else list(schedules)
     executed = []

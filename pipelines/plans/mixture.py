@@ -7,15 +7,15 @@ from functools import partial
 from reelweave.loader.blend.source import SampleSource
 from reelweave.loader.buckets.assignment import Assignment, Bucket, BucketConfig, Budgets, assign, buckets_of
 from reelweave.loader.buckets.cost import Cost
-from reelweave.loader.simulation.dataset_steps import dataset_packs, dataset_steps, draws_of
-from reelweave.loader.simulation.packed_steps import PackedStep, packed_steps
-from reelweave.loader.simulation.simulate import PlannedStep, planned_steps
-from reelweave.loader.simulation.workloads import WORKLOADS
 from reelweave.loader.plan.epoch_plan import plan_epoch
 from reelweave.loader.plan.microbatches import Microbatches
 from reelweave.loader.plan.policy import Policy, StepLayout, budgets_of
 from reelweave.loader.plan.shuffle import Shuffle
 from reelweave.loader.read.locality import Locality, locality, near_rows
+from reelweave.loader.simulation.dataset_steps import dataset_packs, dataset_steps, draws_of
+from reelweave.loader.simulation.packed_steps import PackedStep, packed_steps
+from reelweave.loader.simulation.simulate import PlannedStep, planned_steps
+from reelweave.loader.simulation.workloads import WORKLOADS
 
 _STEPS_AT_ONCE = 2
 _RUNS = (1, 4, 16)

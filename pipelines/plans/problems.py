@@ -13,9 +13,9 @@ from reelweave.pipelines.terminal.files import read_text
 if TYPE_CHECKING:
     from reelweave.loader.base.arrays import Floats
     from reelweave.train.cascade.costs.cost_model import CostModel, Links, SampleShapes
-    from reelweave.train.cascade.simulation.trace import Trace
     from reelweave.train.cascade.placement.communication import Traffic
     from reelweave.train.cascade.problem import Problem
+    from reelweave.train.cascade.simulation.trace import Trace
 
 _Step = TypeVar("_Step")
 _MEMORY_GIB = 80.0
@@ -92,8 +92,8 @@ def _count_problems(
     name: str,
 ) -> Posed:
     """Return the problems of a cost model."""
-    from reelweave.train.cascade.simulation.trace import arithmetic
     from reelweave.train.cascade.placement.communication import Traffic
+    from reelweave.train.cascade.simulation.trace import arithmetic
 
     return Posed(
         _each(steps, lambda samples: costs.problem(samples, gpus, degrees, memory_bytes), name),
@@ -110,8 +110,8 @@ def _looked_up(
     import numpy as np
 
     from reelweave.train.cascade.costs.cost_model import Links
-    from reelweave.train.cascade.simulation.cost_table import read_cost_table
     from reelweave.train.cascade.placement.communication import Traffic
+    from reelweave.train.cascade.simulation.cost_table import read_cost_table
 
     if options.costs:
         raise UsageError("--costs and --cost-table are two ways of telling costs: give one of them")

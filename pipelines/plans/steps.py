@@ -13,12 +13,18 @@ from reelweave.loader.base.whole_file import whole_file
 from reelweave.loader.buckets.cost import Cost, PowerCost
 from reelweave.loader.buckets.cost_fit import fit_linear_quadratic, read_timings
 from reelweave.loader.errors import UsageError
-from reelweave.loader.simulation.idle_forecast import BALANCED_FROM, WORTH_A_WORD, heavy_tail
-from reelweave.loader.simulation.packed_steps import PACK_POLICIES, SimulatedPacks, simulate_packs
-from reelweave.loader.simulation.simulate import COST_ERRORS, PLAN_SCHEMA, PlannedStep, SimulatedPlan, simulate
 from reelweave.loader.plan.policy import POLICIES, Policy, StepLayout
 from reelweave.loader.read.locality import Locality
 from reelweave.loader.read.stream_config import StreamConfig
+from reelweave.loader.simulation.idle_forecast import BALANCED_FROM, WORTH_A_WORD, heavy_tail
+from reelweave.loader.simulation.packed_steps import PACK_POLICIES, SimulatedPacks, simulate_packs
+from reelweave.loader.simulation.simulate import (
+    COST_ERRORS,
+    PLAN_SCHEMA,
+    PlannedStep,
+    SimulatedPlan,
+    simulate,
+)
 from reelweave.pipelines.plans.mixture import Mixture
 from reelweave.pipelines.terminal.console import print_json, stdout, table
 from reelweave.pipelines.terminal.files import read_text

@@ -20,15 +20,15 @@ from typing import NamedTuple
 import numpy as np
 
 from reelweave.train.cascade.menu import GroupMenu
-from reelweave.train.cascade.simulation.cost_table import CostTable, read_cost_table
-from reelweave.train.cascade.simulation.simulate import Noise, execute
-from reelweave.train.cascade.simulation.trace import TraceBatch
 from reelweave.train.cascade.planners.by_name import PLANNERS
 from reelweave.train.cascade.planners.exact import tighten_bound
 from reelweave.train.cascade.planners.plan import plan
 from reelweave.train.cascade.problem import Problem
 from reelweave.train.cascade.schedule import Schedule
 from reelweave.train.cascade.scheduling.bound import lower_bound
+from reelweave.train.cascade.simulation.cost_table import CostTable, read_cost_table
+from reelweave.train.cascade.simulation.simulate import Noise, execute
+from reelweave.train.cascade.simulation.trace import TraceBatch
 from tests.bench.planners import heading, percent, prepared, row
 from tests.train.cascade.check import violations
 

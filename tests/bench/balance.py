@@ -8,10 +8,10 @@ Prints Markdown; plan times are for one core. A thirtieth of the steps are plann
 import argparse
 
 from reelweave.loader.buckets.cost import PowerCost
-from reelweave.loader.simulation.simulate import SimulatedPlan, planned_steps, simulate
-from reelweave.loader.simulation.workloads import WORKLOADS
 from reelweave.loader.plan.microbatches import Microbatches
 from reelweave.loader.plan.policy import POLICIES, Policy, StepLayout, budgets_of
+from reelweave.loader.simulation.simulate import SimulatedPlan, planned_steps, simulate
+from reelweave.loader.simulation.workloads import WORKLOADS
 
 CASES = ((16, 1), (128, 3), (1024, 30))
 """Ranks, and what share of the steps is enough for them."""

@@ -13,11 +13,11 @@ import numpy as np
 
 from reelweave.train.cascade.baselines.cp_sat import referee
 from reelweave.train.cascade.menu import GroupMenu
-from reelweave.train.cascade.simulation.cases import DEGREES, arachne, drawn_at_720p
 from reelweave.train.cascade.planners.by_name import PLANNERS
 from reelweave.train.cascade.planners.plan import plan
 from reelweave.train.cascade.problem import Problem
 from reelweave.train.cascade.scheduling.bound import lower_bound
+from reelweave.train.cascade.simulation.cases import DEGREES, arachne, drawn_at_720p
 from tests.train.cascade.check import violations
 from tests.train.cascade.planners.problems import random_problem
 

@@ -20,11 +20,6 @@ import numpy as np
 from reelweave.train.cascade.baselines.flexsp import flexsp
 from reelweave.train.cascade.baselines.genetic import genetic
 from reelweave.train.cascade.costs.cost_model import CostModel, SampleShapes
-from reelweave.train.cascade.simulation import timeline
-from reelweave.train.cascade.simulation.cases import DEGREES, HUNYUAN_720P, arachne, drawn_at_720p
-from reelweave.train.cascade.simulation.simulate import Noise, execute, gain
-from reelweave.train.cascade.simulation.timeline import Panel
-from reelweave.train.cascade.simulation.trace import Cluster, Mapper, Planner, ReplaySummary, replay
 from reelweave.train.cascade.placement.levels import NEITHER, Priorities
 from reelweave.train.cascade.placement.mapper import place, placed_cost
 from reelweave.train.cascade.placement.topology import PRESETS
@@ -32,6 +27,11 @@ from reelweave.train.cascade.planners.plan import plan
 from reelweave.train.cascade.problem import Problem
 from reelweave.train.cascade.schedule import Schedule
 from reelweave.train.cascade.scheduling.static import best_static, static
+from reelweave.train.cascade.simulation import timeline
+from reelweave.train.cascade.simulation.cases import DEGREES, HUNYUAN_720P, arachne, drawn_at_720p
+from reelweave.train.cascade.simulation.simulate import Noise, execute, gain
+from reelweave.train.cascade.simulation.timeline import Panel
+from reelweave.train.cascade.simulation.trace import Cluster, Mapper, Planner, ReplaySummary, replay
 
 KOALA = ((13, 0.0), (53, 0.108), (81, 0.469), (105, 0.704), (129, 1.0))
 """Frames and the share of the samples that have no more: what section V-C says of Koala, straight lines between."""

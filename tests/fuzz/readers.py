@@ -423,8 +423,8 @@ def _csv(folder: Path, data: bytes) -> object:
 
 
 def _cost_models(folder: Path) -> list[bytes]:
-    from reelweave.train.cascade.simulation.cases import HUNYUAN_720P
     from reelweave.train.cascade.placement.topology import PRESETS
+    from reelweave.train.cascade.simulation.cases import HUNYUAN_720P
 
     return [
         HUNYUAN_720P.model_dump_json().encode(),

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from reelweave.loader.base.arrays import Flags, Floats, Places
+from reelweave.loader.base.arrays import Flags, Floats, IndexArray
 from reelweave.loader.errors import UsageError
 
 
@@ -48,7 +48,7 @@ class Problem:
     """
 
     gpus: int
-    degrees_K: Places
+    degrees_K: IndexArray
     seconds_SMK: Floats
     memory_SMK: Floats
     memory: float

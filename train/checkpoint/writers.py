@@ -7,7 +7,7 @@ from hashlib import blake2b
 import numpy as np
 import torch
 
-from reelweave.loader.base.arrays import Numbers
+from reelweave.loader.base.arrays import IntegerArray
 from reelweave.train.checkpoint.pieces import Piece
 from reelweave.train.distributed.world import World
 
@@ -51,7 +51,7 @@ def shapes_everywhere(
     ]
 
 
-def choose_writers(held_N4: Numbers, ranks: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+def choose_writers(held_N4: IntegerArray, ranks: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     """Choose the rank that writes each piece, with balanced bytes.
 
     Pieces that one rank alone holds come first, then large ones; the last ones even out the load.

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from reelweave.loader.base.arrays import Places
+from reelweave.loader.base.arrays import IndexArray
 from reelweave.loader.dataset import Row
 from reelweave.loader.dataset.tables.shard_rows import TableRows
 
@@ -25,13 +25,13 @@ class StoredParts(NamedTuple):
         size: int64 [n], approximate bytes.
     """
 
-    bucket: Places
-    views: Places
+    bucket: IndexArray
+    views: IndexArray
     context: NDArray[np.bool_]
     clip: NDArray[np.bool_]
-    size: Places
+    size: IndexArray
 
-    def at(self, indices: Places) -> "StoredParts":
+    def at(self, indices: IndexArray) -> "StoredParts":
         """Return what is stored of some of the samples."""
         columns = (self.bucket[indices], self.views[indices], self.context[indices], self.clip[indices])
         return StoredParts(*columns, self.size[indices])
@@ -68,7 +68,7 @@ class PlannedShard:
     """
 
     number: int
-    rows: Places
+    rows: IndexArray
     stored: StoredParts
     buckets: tuple[tuple[int, int, int], ...]
 

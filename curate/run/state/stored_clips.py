@@ -8,10 +8,10 @@ import pyarrow as pa
 from reelweave.curate.dedup.text_hashes import TextPlaces
 from reelweave.curate.run.clip_arrays import ClipArrays
 from reelweave.curate.run.state.run_inputs import RunInputs
+from reelweave.curate.run.tables.clip_locations import places_of
 from reelweave.curate.run.tables.clips import clip_ids
 from reelweave.curate.run.tables.closed import ClosedSources
 from reelweave.curate.run.tables.columns import Mask, Rows, column, take_rows, texts_of
-from reelweave.curate.run.tables.clip_locations import places_of
 from reelweave.curate.source_pass.cut_source import arrays_of
 from reelweave.curate.source_pass.tasks import ClipPlace
 

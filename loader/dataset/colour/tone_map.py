@@ -39,7 +39,7 @@ _LUMA_BT2020 = (_KR, 1 - _KR - _KB, _KB)
 
 Floats = NDArray[np.float32]
 Bytes = NDArray[np.uint8]
-Numbers = NDArray[np.int64] | NDArray[np.float64] | Floats
+NumericArray = NDArray[np.int64] | NDArray[np.float64] | Floats
 
 
 class _Mappers(local):
@@ -126,7 +126,7 @@ class _Curves:
         self._signal = ((steps**2) ** (1 / hdr.DISPLAY_GAMMA)).astype(np.float32)
         self._to_709 = hdr.BT2020_TO_BT709.astype(np.float32)
 
-    def map_codes(self, y: Numbers, u: Numbers, v: Numbers) -> tuple[Floats, Floats, Floats]:
+    def map_codes(self, y: NumericArray, u: NumericArray, v: NumericArray) -> tuple[Floats, Floats, Floats]:
         """Convert 10-bit BT.2020 codes (broadcastable) to 8-bit BT.709 codes of Y, Cb and Cr, limited range."""
         luma = ((y - 64) / 876).astype(np.float32)
         blue = luma + ((u - 512) / 896 * (2 - 2 * _KB)).astype(np.float32)

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from reelweave.loader.base.arrays import Places
+from reelweave.loader.base.arrays import IndexArray
 from reelweave.loader.dataset.manifest import (
     REMOVAL_STAGE,
     FileEntry,
@@ -224,7 +224,7 @@ def _sample_masks(tars: Sequence[TarIndex]) -> list[NDArray[np.bool_]]:
     return np.split(retained, starts[1:-1])
 
 
-def _removal_indices(tar: TarIndex, removals: Sequence[Removal]) -> Places:
+def _removal_indices(tar: TarIndex, removals: Sequence[Removal]) -> IndexArray:
     """Return the place of each row's removal, int64; -1 for rows that nobody removed."""
     table = tar.table
     place_n = np.full(len(table), -1, np.int64)
@@ -240,7 +240,7 @@ def _removal_indices(tar: TarIndex, removals: Sequence[Removal]) -> Places:
 def _accounting(
     tars: Sequence[TarIndex],
     retained: Sequence[NDArray[np.bool_]],
-    removed: Sequence[Places],
+    removed: Sequence[IndexArray],
     removals: Sequence[Removal],
 ) -> Iterator[pa.Table]:
     """Yield one accounting row per sample, and one per damaged tar."""

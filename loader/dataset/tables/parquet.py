@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from reelweave.loader.base.arrays import Places
+from reelweave.loader.base.arrays import IndexArray
 from reelweave.loader.dataset.schema import Row
 from reelweave.loader.errors import RunError
 from reelweave.loader.storage.steady import refuse_fault
@@ -228,7 +228,7 @@ def find_sorted(file: BinaryIO, where: str, column: str, value: str) -> int | No
     return None
 
 
-def read_rows(file: BinaryIO, where: str, rows: Places, columns: Sequence[str]) -> pa.Table:
+def read_rows(file: BinaryIO, where: str, rows: IndexArray, columns: Sequence[str]) -> pa.Table:
     """Return some columns of some rows, in their order; row groups without any of them are not read.
 
     Args:

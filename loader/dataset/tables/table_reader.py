@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from reelweave.loader.base.arrays import Places
+from reelweave.loader.base.arrays import IndexArray
 from reelweave.loader.dataset.listed import check_listed, explain_missing, read_listed
 from reelweave.loader.dataset.manifest import MANIFEST, FileEntry, Manifest, read_manifest
 from reelweave.loader.dataset.schema import INDEX, TABLES, Row
@@ -160,7 +160,7 @@ class TableReader:
         with self._open_table(entry) as file:
             return find_sorted(file, self.storage.uri(entry.path), "key", key)
 
-    def rows_at(self, row_numbers: Places, columns: Sequence[str]) -> pa.Table:
+    def rows_at(self, row_numbers: IndexArray, columns: Sequence[str]) -> pa.Table:
         """Return some columns of some rows of the index; of a large index only their row groups are read.
 
         Args:

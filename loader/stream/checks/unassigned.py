@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from reelweave.loader.base.arrays import Flags, Floats, Places
+from reelweave.loader.base.arrays import Flags, Floats, IndexArray
 from reelweave.loader.blend import Blend
 from reelweave.loader.blend.source import SampleSource
 from reelweave.loader.buckets.assignment import BucketConfig
@@ -139,7 +139,7 @@ def _reasons_sentence(left_out: _LeftOut, index: PlanIndex) -> str:
     )
 
 
-def _seconds(index: PlanIndex, rows_X: Places) -> Floats:
+def _seconds(index: PlanIndex, rows_X: IndexArray) -> Floats:
     """Return the seconds of samples; 0 of images."""
     frames_X = index.frames[rows_X]
     return np.where(frames_X > 1, frames_X / np.maximum(index.fps[rows_X], 1e-6), 0.0).astype(np.float64)
@@ -162,7 +162,7 @@ def _reasons(unassigned: Unassigned, second_X: Floats) -> str:
     return "; ".join([*reasons, *([f"{sum(more):,} for {len(more)} other reasons"] if more else [])])
 
 
-def _advice(index: PlanIndex, rows_X: Places, config: BucketConfig) -> str:
+def _advice(index: PlanIndex, rows_X: IndexArray, config: BucketConfig) -> str:
     taking_in = taking_in_rows(index, rows_X, config)
     if taking_in["together"] is None:
         return "No change of stream.buckets takes them in"

@@ -13,7 +13,6 @@ from reelweave.loader.plan.position import EpochSegment, Position, Setting, read
 from reelweave.loader.read.stream_config import StreamConfig
 from reelweave.loader.stream.checks.step_size import warn_of_step_size
 from reelweave.loader.stream.curriculum_plans import CurriculumPlans, plan_fingerprint
-from reelweave.loader.stream.cursor.resume_position import continued_position
 from reelweave.loader.stream.cursor.loader_state import (
     IteratorState,
     LoaderPosition,
@@ -21,6 +20,7 @@ from reelweave.loader.stream.cursor.loader_state import (
     read_loader_state,
 )
 from reelweave.loader.stream.cursor.position_tracker import PassStart, PositionTracker
+from reelweave.loader.stream.cursor.resume_position import continued_position
 
 
 class StreamCursor(PositionTracker):

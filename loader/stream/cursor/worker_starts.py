@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from reelweave.loader.base.arrays import Places
+from reelweave.loader.base.arrays import IndexArray
 from reelweave.loader.base.shared.memory import shared_zeros
 from reelweave.loader.errors import UsageError
 
@@ -98,5 +98,5 @@ class WorkerStarts:
                 return move, content.decode()
 
     @property
-    def _numbers(self) -> Places:
+    def _numbers(self) -> IndexArray:
         return self._memory.numpy()[: 8 * _NUMBERS].view(np.int64)

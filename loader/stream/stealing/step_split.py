@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from pydantic import Field
 
-from reelweave.loader.base.arrays import Flags, Floats, Places
+from reelweave.loader.base.arrays import Flags, Floats, IndexArray
 from reelweave.loader.plan.balance import balance_costs
 from reelweave.loader.settings import Settings
 
@@ -49,16 +49,16 @@ class StepSplit:
         home: int64 [P], rank that runs the piece unless another rank claims it first.
     """
 
-    fixed: Places
-    fixed_rank: Places
-    micro: Places
-    start: Places
-    size: Places
-    home: Places
+    fixed: IndexArray
+    fixed_rank: IndexArray
+    micro: IndexArray
+    start: IndexArray
+    size: IndexArray
+    home: IndexArray
 
 
 def split_step(
-    costs: Floats, sizes: Places, counts: Flags, fixed_s: float, ranks: int, config: WorkStealingConfig
+    costs: Floats, sizes: IndexArray, counts: Flags, fixed_s: float, ranks: int, config: WorkStealingConfig
 ) -> StepSplit:
     """Divide a step into fixed microbatches and shared pieces.
 
@@ -100,7 +100,7 @@ def split_step(
     return StepSplit(fixed, rank, micro[by_home], start[by_home], (end - start)[by_home], home[by_home])
 
 
-def victims(rank: int, ranks: int, readers: int) -> Places:
+def victims(rank: int, ranks: int, readers: int) -> IndexArray:
     """Return the homes whose pieces a rank reads, too, at distances spread over all ranks; int64 [readers - 1].
 
     Distances grow by a constant factor, as in a hypercube, so free ranks reach late ones anywhere.
@@ -112,7 +112,7 @@ def victims(rank: int, ranks: int, readers: int) -> Places:
     return np.asarray((rank + distances[distances < ranks]) % ranks)
 
 
-def _homes(cost: Floats, loads: Floats) -> Places:
+def _homes(cost: Floats, loads: Floats) -> IndexArray:
     """Assign each piece to the least loaded rank, largest first."""
     heap = [(load, rank) for rank, load in enumerate(loads.tolist())]
     heapq.heapify(heap)

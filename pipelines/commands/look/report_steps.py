@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from reelweave.loader.errors import UsageError
-from reelweave.loader.simulation.workloads import WORKLOADS
 from reelweave.loader.plan.policy import BudgetsT, Regime
+from reelweave.loader.simulation.workloads import WORKLOADS
 from reelweave.loader.storage import StorageConfig, open_storage
 from reelweave.pipelines.commands.look.report_run import check_own
 from reelweave.pipelines.report.numbers.cost_fit import fit_words

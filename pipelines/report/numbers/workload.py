@@ -9,8 +9,8 @@ from reelweave.loader.buckets.assignment import Budgets
 from reelweave.loader.buckets.cost_fit import Timings
 from reelweave.loader.buckets.stats import BucketStats, bucket_stats
 from reelweave.loader.buckets.tokens import Compression
-from reelweave.loader.simulation.workloads import WORKLOADS
 from reelweave.loader.settings import Settings
+from reelweave.loader.simulation.workloads import WORKLOADS
 from reelweave.pipelines.plans.mixture import workload
 from reelweave.pipelines.report.numbers.cost_fit import cost_fit_numbers
 from reelweave.pipelines.report.numbers.lengths import LengthDistribution, length_distribution

@@ -6,7 +6,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from reelweave.loader.base.arrays import Numbers
+from reelweave.loader.base.arrays import IntegerArray
 from reelweave.loader.base.philox import shuffle_indices
 
 FAR = 2**40  # as the largest group leaves few random bits
@@ -44,7 +44,7 @@ def test_groups_follow_each_other_and_nothing_is_lost(count: int, largest: int) 
 
 
 @pytest.mark.parametrize("group", [None, np.zeros(70_000, np.int16), np.repeat([0, FAR], [69_999, 1])])
-def test_neighbours_are_no_neighbours_afterwards(group: Numbers | None) -> None:
+def test_neighbours_are_no_neighbours_afterwards(group: IntegerArray | None) -> None:
     order = shuffle_indices(1, 2, 3, 70_000, group)[:-1].astype(np.int64)
     assert abs(np.corrcoef(order, np.arange(len(order)))[0, 1]) < 0.01
     assert abs(np.corrcoef(order[1:], order[:-1])[0, 1]) < 0.01

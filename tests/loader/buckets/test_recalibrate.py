@@ -11,9 +11,9 @@ from reelweave.loader.buckets.assignment import Budgets
 from reelweave.loader.buckets.cost import Cost, LinearQuadraticCost, PowerCost, seconds
 from reelweave.loader.buckets.cost_fit import Timings
 from reelweave.loader.buckets.recalibrate import RecalibrateConfig, recalibrate
+from reelweave.loader.plan.policy import StepLayout, place
 from reelweave.loader.simulation.plan_metrics import idle
 from reelweave.loader.simulation.workloads import WORKLOADS
-from reelweave.loader.plan.policy import StepLayout, place
 from tests.thorough import beyond
 
 CONFIG = RecalibrateConfig()

@@ -6,12 +6,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from reelweave.loader.base.arrays import Floats, Places
+from reelweave.loader.base.arrays import Floats, IndexArray
 from reelweave.loader.plan.balance import least_load
 from reelweave.loader.plan.packing import CARRIED, PackSizes, balanced_packs, num_taken
 
 
-def mixtures(samples: int, tokens: int, seed: int = 0) -> dict[str, Places]:
+def mixtures(samples: int, tokens: int, seed: int = 0) -> dict[str, IndexArray]:
     """Return the lengths S of each mixture's samples, int64 [samples].
 
     Args:
@@ -22,7 +22,7 @@ def mixtures(samples: int, tokens: int, seed: int = 0) -> dict[str, Places]:
     generator = np.random.default_rng(seed)
     image_N = 256 + generator.integers(77, 513, samples)
 
-    def rarely(share: float, lowest: float, highest: float) -> Places:
+    def rarely(share: float, lowest: float, highest: float) -> IndexArray:
         long_N = generator.integers(int(lowest * tokens), int(highest * tokens) + 1, samples)
         return np.where(generator.random(samples) < share, long_N, image_N)
 
@@ -66,7 +66,7 @@ class Packed(NamedTuple):
     fill: float
 
 
-def packed(lengths: Places, step: PackSizes) -> Packed:
+def packed(lengths: IndexArray, step: PackSizes) -> Packed:
     """Plan one step of a stream of samples with the cost S^2."""
     costs: Floats = lengths.astype(np.float64) ** 2
     tracemalloc.start()

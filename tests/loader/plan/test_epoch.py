@@ -8,10 +8,10 @@ from reelweave.loader.buckets.cost import seconds
 from reelweave.loader.buckets.tokens import Compression
 from reelweave.loader.dataset.epoch_draws import Draws
 from reelweave.loader.errors import UsageError
-from reelweave.loader.simulation.dataset_steps import dataset_steps
-from reelweave.loader.simulation.simulate import PlannedStep
 from reelweave.loader.plan.epoch_plan import plan_epoch
 from reelweave.loader.plan.policy import POLICIES, Policy, StepLayout
+from reelweave.loader.simulation.dataset_steps import dataset_steps
+from reelweave.loader.simulation.simulate import PlannedStep
 from tests.loader.samples import plan_index
 
 CONFIG = BucketConfig(

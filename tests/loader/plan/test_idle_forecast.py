@@ -8,10 +8,10 @@ import pytest
 from reelweave.loader.buckets.assignment import Assignment, BucketConfig, assign
 from reelweave.loader.buckets.tokens import Compression
 from reelweave.loader.dataset import Dataset
-from reelweave.loader.simulation.idle_forecast import forecast_idle, heavy_tail
-from reelweave.loader.simulation.plan_metrics import idle
 from reelweave.loader.plan.epoch_plan import EpochPlan, plan_epoch
 from reelweave.loader.plan.policy import StepLayout
+from reelweave.loader.simulation.idle_forecast import forecast_idle, heavy_tail
+from reelweave.loader.simulation.plan_metrics import idle
 from reelweave.loader.stream.video_stream import VideoStream
 from tests.loader.samples import plan_index
 from tests.loader.stream_clips import config

@@ -11,8 +11,6 @@ import pytest
 from reelweave.loader.buckets.assignment import Budgets
 from reelweave.loader.buckets.cost import LinearQuadraticCost, PowerCost
 from reelweave.loader.errors import UsageError
-from reelweave.loader.simulation.packed_steps import PackedStep, packed_steps, simulate_packs
-from reelweave.loader.simulation.workloads import WORKLOADS
 from reelweave.loader.plan.microbatches import Microbatches
 from reelweave.loader.plan.packing import (
     CARRIED,
@@ -22,6 +20,8 @@ from reelweave.loader.plan.packing import (
     num_taken,
     packs_in_order,
 )
+from reelweave.loader.simulation.packed_steps import PackedStep, packed_steps, simulate_packs
+from reelweave.loader.simulation.workloads import WORKLOADS
 from tests.loader.plan.hard_packs import mixtures
 from tests.loader.plan.hard_packs import packed as packed_hard
 from tests.thorough import beyond

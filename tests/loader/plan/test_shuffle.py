@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from reelweave.loader.base.arrays import Places
+from reelweave.loader.base.arrays import IndexArray
 from reelweave.loader.dataset import Dataset, open_dataset
 from reelweave.loader.plan.epoch_order import group_draws
 from reelweave.loader.plan.epoch_plan import plan_epoch
@@ -81,7 +81,7 @@ def gets_per_sample(run: int, samples: int = 4000, per_step: int = 8) -> float:
     """Requests of microbatches of 8 over samples that lie side by side in shards of 500, in no order of their rows."""
     rng = np.random.default_rng(0)
     at = rng.permutation(samples)  # row -> place on disk
-    near: Places = np.argsort(np.argsort(at))
+    near: IndexArray = np.argsort(np.argsort(at))
     parts = assignment([0] * samples, (8,))
     plan = plan_epoch(
         parts,

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from reelweave.loader.buckets.cost import LinearQuadraticCost, PowerCost, seconds
+from reelweave.loader.plan.policy import POLICIES, Policy, StepLayout, budgets_of, place
 from reelweave.loader.simulation.simulate import PlannedStep, SimulatedPlan, planned_steps, simulate
 from reelweave.loader.simulation.workloads import WORKLOADS
-from reelweave.loader.plan.policy import POLICIES, Policy, StepLayout, budgets_of, place
 from tests.thorough import beyond, thorough
 
 

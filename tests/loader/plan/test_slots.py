@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from reelweave.loader.buckets.cost import PowerCost
-from reelweave.loader.simulation.simulate import SimulatedPlan, planned_steps, simulate
-from reelweave.loader.simulation.workloads import WORKLOADS
 from reelweave.loader.plan.policy import Policy, Regime, StepLayout
 from reelweave.loader.plan.slots import assign_slots
+from reelweave.loader.simulation.simulate import SimulatedPlan, planned_steps, simulate
+from reelweave.loader.simulation.workloads import WORKLOADS
 from tests.thorough import beyond
 
 CASES = [(1, 1, 1, 1), (4, 3, 1, 4), (8, 4, 4, 4), (16, 2, 3, 2), (4, 2, 40, 4), (3, 5, 21, 1), (2, 1, 30, 9)]

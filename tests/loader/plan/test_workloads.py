@@ -7,8 +7,8 @@ import pytest
 from pydantic import ValidationError
 
 from reelweave.loader.buckets.tokens import COMPRESSIONS, Compression, visual_tokens
-from reelweave.loader.simulation.workloads import WORKLOADS
 from reelweave.loader.plan.policy import budgets_of
+from reelweave.loader.simulation.workloads import WORKLOADS
 
 SIZES = {name: workload.batch_sizes(workload.budgets) for name, workload in WORKLOADS.items()}
 

@@ -25,10 +25,10 @@ from tests.commands import reelweave
 from tests.pipelines.report.runs import RANKS, configured, recorded, trained
 from tests.train.clips import ClipStream, tiny_config
 
-Numbers = dict[tuple[str, ...], float]
+IntegerArray = dict[tuple[str, ...], float]
 
 
-def numbers_of(text: str) -> Numbers:
+def numbers_of(text: str) -> IntegerArray:
     """Numbers by name and values of labels."""
     return {
         (sample.name, *sample.labels.values()): sample.value
@@ -37,7 +37,7 @@ def numbers_of(text: str) -> Numbers:
     }
 
 
-def scraped(*places) -> Numbers:
+def scraped(*places) -> IntegerArray:
     registry = registry_of(places, pytest.fail)
     return {
         (sample.name, *sample.labels.values()): sample.value

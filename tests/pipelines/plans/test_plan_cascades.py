@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from reelweave.pipelines.cli import main
-from reelweave.train.cascade.simulation.cases import HUNYUAN_720P, arachne, case
 from reelweave.train.cascade.placement.mapper import placed_cost
 from reelweave.train.cascade.placement.topology import PRESETS
 from reelweave.train.cascade.schedule import Schedule
 from reelweave.train.cascade.scheduling.bound import lower_bound
+from reelweave.train.cascade.simulation.cases import HUNYUAN_720P, arachne, case
 from tests.train.cascade.check import violations
 
 

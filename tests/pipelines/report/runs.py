@@ -7,9 +7,9 @@ from pathlib import Path
 
 import yaml
 
-from reelweave.train.cascade.simulation.timeline import Panel, page, trace
 from reelweave.train.cascade.problem import Cascade, Module
 from reelweave.train.cascade.schedule import Run, Schedule
+from reelweave.train.cascade.simulation.timeline import Panel, page, trace
 from reelweave.train.config.log import LogConfig
 from reelweave.train.loop.logs.breakdown import Breakdown, LossPart
 from reelweave.train.loop.logs.log import MetricLog

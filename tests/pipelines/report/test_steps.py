@@ -18,8 +18,8 @@ from reelweave.loader.buckets.assignment import BatchSize, Bucket, BucketConfig,
 from reelweave.loader.buckets.cost import LinearQuadraticCost
 from reelweave.loader.buckets.stats import BucketStats, bucket_stats
 from reelweave.loader.buckets.taking_in import taking_in
-from reelweave.loader.simulation.workloads import WORKLOADS
 from reelweave.loader.read.stream_config import StreamConfig
+from reelweave.loader.simulation.workloads import WORKLOADS
 from reelweave.pipelines.cli import main
 from reelweave.pipelines.plans.mixture import workload
 from reelweave.pipelines.report.numbers.lengths import length_distribution

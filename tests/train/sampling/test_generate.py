@@ -47,7 +47,7 @@ class Knowing(Denoiser):
         return pose(level, clean, eps)[1].to(x_BCTHW.dtype)
 
 
-class Numbers(torch.nn.Module):
+class IntegerArray(torch.nn.Module):
     """A text encoder that gives each caption its number."""
 
     def __init__(self, captions):
@@ -63,7 +63,7 @@ def knowing(settings, time_of=None):
     config = TrainConfig.model_validate({**tiny_config().model_dump(), "objective": settings})
     clips = {"": clip(0, SHAPE), "up": clip(2, SHAPE), "down": clip(5, SHAPE)}
     bundle = Bundle(config)
-    bundle.dit, bundle.text = Knowing(bundle, time_of or (lambda told: told), clips), Numbers(clips)
+    bundle.dit, bundle.text = Knowing(bundle, time_of or (lambda told: told), clips), IntegerArray(clips)
     return bundle, config, clips
 
 

@@ -7,7 +7,7 @@ Text encoder and VAE run in the group of their DiT.
 
 import numpy as np
 
-from reelweave.loader.base.arrays import Floats, Places
+from reelweave.loader.base.arrays import Floats, IndexArray
 from reelweave.train.cascade.problem import Problem
 from reelweave.train.cascade.schedule import Run, Schedule
 from reelweave.train.cascade.scheduling.static import chain, chains
@@ -42,7 +42,7 @@ def flexsp(problem: Problem) -> Schedule | None:
     return Schedule.of(runs, problem.gpus)
 
 
-def _round(chain_RJ: Floats, degrees_J: Places, gpus: int) -> Places | None:
+def _round(chain_RJ: Floats, degrees_J: IndexArray, gpus: int) -> IndexArray | None:
     """Return degree indices for one round's samples, int64 [R]; None if the GPUs do not suffice.
 
     The optimum equals the time of some chain, so that bisection over these times is exact.

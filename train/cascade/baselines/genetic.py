@@ -7,7 +7,7 @@ starts from random degrees only, which fails on large clusters.
 import numpy as np
 from pydantic import Field
 
-from reelweave.loader.base.arrays import Floats, Places
+from reelweave.loader.base.arrays import Floats, IndexArray
 from reelweave.loader.base.compiled import compiled
 from reelweave.loader.settings import Settings
 from reelweave.train.cascade.problem import Problem
@@ -40,7 +40,7 @@ def genetic(problem: Problem, seed: int = 0, config: GeneticConfig = GeneticConf
     draw = np.random.default_rng(seed)
     size = config.population
 
-    def random_degrees() -> Places:
+    def random_degrees() -> IndexArray:
         """Any possible ones, int64 [P, S, M]."""
         chance_PSMK = draw.random((size, *problem.possible_SMK.shape))
         degree_PSM = np.where(problem.possible_SMK, chance_PSMK, -1.0).argmax(axis=3)
@@ -65,7 +65,7 @@ def genetic(problem: Problem, seed: int = 0, config: GeneticConfig = GeneticConf
     return schedule_samples(problem, Choice(best_SM, critical_path(problem, best_SM)))
 
 
-def _fitness(problem: Problem, degree_PSM: Places) -> Floats:
+def _fitness(problem: Problem, degree_PSM: IndexArray) -> Floats:
     """Return the makespans of all chromosomes, float64 [P]."""
     urgency_PSM = np.stack([critical_path(problem, degree_SM) for degree_SM in degree_PSM])
     tables = Tables(problem.times_SMK, problem.degrees_K)
@@ -74,7 +74,7 @@ def _fitness(problem: Problem, degree_PSM: Places) -> Floats:
 
 @compiled
 def _makespans(
-    degree_PSM: Places, urgency_PSM: Floats, tables: Tables, gpus: int, scratch: ListScratch
+    degree_PSM: IndexArray, urgency_PSM: Floats, tables: Tables, gpus: int, scratch: ListScratch
 ) -> Floats:
     population, samples = degree_PSM.shape[:2]
     makespan_P = np.empty(population)

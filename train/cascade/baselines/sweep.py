@@ -6,7 +6,7 @@ schedules in which samples follow each other on the same GPUs.
 
 import numpy as np
 
-from reelweave.loader.base.arrays import Places
+from reelweave.loader.base.arrays import IndexArray
 from reelweave.train.cascade.problem import Module, Problem
 from reelweave.train.cascade.schedule import Schedule
 from reelweave.train.cascade.scheduling.bound import lower_bound
@@ -31,7 +31,7 @@ def sweep(problem: Problem) -> Schedule:
     return schedule_samples(problem, min(choices, key=lambda choice: makespan(problem, choice, scratch)))
 
 
-def least_work(problem: Problem, target_s: float) -> Places:
+def least_work(problem: Problem, target_s: float) -> IndexArray:
     """Return the degrees of least work that meet a target time, else the fastest, int64 [S, M]."""
     dit_SK = problem.times_SMK[:, Module.DIT]
     degree_SMK = np.full((problem.samples, len(Module), len(problem.degrees_K)), -1)

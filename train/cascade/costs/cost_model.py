@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from pydantic import Field
 
-from reelweave.loader.base.arrays import Floats, Places
+from reelweave.loader.base.arrays import Floats, IndexArray
 from reelweave.loader.buckets.tokens import Compression
 from reelweave.loader.settings import Settings
 from reelweave.train.cascade.costs.vae_cost import AnyVAECost
@@ -24,7 +24,7 @@ class Links(Settings):
         " the network. false: all traffic uses the network, as in the paper",
     )
 
-    def bytes_per_s(self, degrees_K: Places) -> Floats:
+    def bytes_per_s(self, degrees_K: IndexArray) -> Floats:
         """Return bandwidths for groups of these sizes, float64 [K]."""
         crossing_K = self.crossing(degrees_K)
         with np.errstate(divide="ignore"):
@@ -32,7 +32,7 @@ class Links(Settings):
             node_K = np.where(crossing_K < 1, self.node_bytes_per_s / (1 - crossing_K), np.inf)
         return np.minimum(network_K, node_K)  # both transfer concurrently
 
-    def crossing(self, degrees_K: Places) -> Floats:
+    def crossing(self, degrees_K: IndexArray) -> Floats:
         """Return the share of a GPU's traffic that leaves its node, float64 [K]."""
         if not self.balanced:
             return (degrees_K > self.gpus_per_node).astype(np.float64)
@@ -63,14 +63,16 @@ class DiTCost(Settings):
         0.0, ge=0, description="bytes of context per caption, whole on each GPU"
     )
 
-    def seconds(self, batch_S: Places, length_S: Places, degrees_K: Places, links: Links) -> Floats:
+    def seconds(
+        self, batch_S: IndexArray, length_S: IndexArray, degrees_K: IndexArray, links: Links
+    ) -> Floats:
         """Return seconds, float64 [S, K]."""
         tokens_S1 = (batch_S * length_S).astype(float)[:, None]
         computed_S1 = tokens_S1 * (self.linear_s + self.square_s * length_S.astype(float)[:, None])
         sent_SK = tokens_S1 * self.exchanged_bytes * (degrees_K - 1) / degrees_K**2
         return np.asarray(self.fixed_s + computed_S1 / degrees_K + sent_SK / links.bytes_per_s(degrees_K))
 
-    def bytes_of_a_gpu(self, batch_S: Places, length_S: Places, degrees_K: Places) -> Floats:
+    def bytes_of_a_gpu(self, batch_S: IndexArray, length_S: IndexArray, degrees_K: IndexArray) -> Floats:
         """Return bytes per GPU, float64 [S, K]."""
         tokens_S1 = (batch_S * length_S).astype(float)[:, None]
         handed_S1 = tokens_S1 * self.handed_token_bytes + batch_S[:, None] * self.handed_sample_bytes
@@ -84,7 +86,7 @@ class TextCost(Settings):
     sample_s: float = Field(ge=0, description="seconds per caption")
     memory_bytes: float = Field(0.0, ge=0, description="bytes of a GPU, including weights")
 
-    def seconds(self, batch_S: Places) -> Floats:
+    def seconds(self, batch_S: IndexArray) -> Floats:
         """Return seconds, float64 [S]."""
         return np.asarray(self.fixed_s + self.sample_s * batch_S)
 
@@ -101,14 +103,14 @@ class SampleShapes:
         width: width in pixels; 0 if unknown.
     """
 
-    batch: Places
-    frames: Places
-    length: Places
-    height: Places = field(default_factory=lambda: np.zeros(1, np.int64))
-    width: Places = field(default_factory=lambda: np.zeros(1, np.int64))
+    batch: IndexArray
+    frames: IndexArray
+    length: IndexArray
+    height: IndexArray = field(default_factory=lambda: np.zeros(1, np.int64))
+    width: IndexArray = field(default_factory=lambda: np.zeros(1, np.int64))
 
     @property
-    def size_S3(self) -> Places:
+    def size_S3(self) -> IndexArray:
         """Frames, height and width, int64 [S, 3]."""
         return np.stack(np.broadcast_arrays(self.frames, self.height, self.width), axis=1)
 

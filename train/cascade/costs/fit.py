@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from reelweave.loader.base.arrays import Floats, Places
+from reelweave.loader.base.arrays import Floats, IndexArray
 from reelweave.loader.buckets.tokens import Compression
 from reelweave.loader.errors import UsageError
 from reelweave.train.cascade.costs.cost_model import CostModel, HeldOutError, Links, TextCost
@@ -99,14 +99,14 @@ def _check(module: Module, rows: Profile, name: str) -> None:
 
 
 def _judge_fit(
-    rows: Profile, predict: Callable[[Profile, Profile], Floats], keys_nK: Places, what: str
+    rows: Profile, predict: Callable[[Profile, Profile], Floats], keys_nK: IndexArray, what: str
 ) -> HeldOutError:
     out_n = held_out(keys_nK, what)
     unseen = rows.where(out_n)
     return error_of(predict(rows.where(~out_n), unseen), unseen.seconds)
 
 
-def _keys(module: Module, rows: Profile) -> Places:
+def _keys(module: Module, rows: Profile) -> IndexArray:
     """Return held-out groups: a video's shape with all B and degrees; captions by microbatch."""
     shapes = [rows.length, *rows.size_n3.T]
     return np.stack([rows.batch, *shapes] if module == Module.TEXT else shapes, axis=1)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from reelweave.loader.base.arrays import Flags, Floats, Places
+from reelweave.loader.base.arrays import Flags, Floats, IndexArray
 from reelweave.loader.buckets.cost_fit import not_negative
 from reelweave.loader.errors import UsageError
 from reelweave.train.cascade.costs.cost_model import HeldOutError
@@ -11,7 +11,7 @@ LEAST_SHAPES = 5
 _EVERY, _FIRST = 4, 2  # smallest and largest shapes stay in the fit
 
 
-def held_out(keys_nK: Places, what: str) -> Flags:
+def held_out(keys_nK: IndexArray, what: str) -> Flags:
     """Select every fourth shape, with all of its rows, bool [n].
 
     Args:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from reelweave.loader.base.arrays import Floats, Places
+from reelweave.loader.base.arrays import Floats, IndexArray
 from reelweave.train.cascade.costs.boosting import boost_trees
 from reelweave.train.cascade.costs.fit_lines import line_above, relative_fit
 from reelweave.train.cascade.costs.profile_csv import Profile
@@ -49,7 +49,7 @@ def vae_seconds(cost: FittedVAECost, rows: Profile) -> Floats:
 
 
 def _correct_residuals(
-    line: UnitSeconds, call_s: float, units: list[Places], seconds_n: Floats
+    line: UnitSeconds, call_s: float, units: list[IndexArray], seconds_n: Floats
 ) -> UnitSeconds:
     """Add trees for relative residuals; each unit of a row shares its residual, weighted by its share of time."""
     distinct = [np.unique(size_N3, axis=0, return_counts=True) for size_N3 in units]
@@ -65,7 +65,7 @@ def _correct_residuals(
     return UnitSeconds.model_validate({**line.model_dump(), "residual": grown.model_dump()})
 
 
-def _memory(rows: Profile, units: list[Places], sizes: RunSizes) -> dict[str, float]:
+def _memory(rows: Profile, units: list[IndexArray], sizes: RunSizes) -> dict[str, float]:
     known_n = np.isfinite(rows.peak_gib)
     if not known_n.any():
         return {}

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from reelweave.loader.base.arrays import Flags, Floats, Places
+from reelweave.loader.base.arrays import Flags, Floats, IndexArray
 from reelweave.loader.base.csv_rows import csv_rows, positive
 from reelweave.loader.errors import UsageError
 from reelweave.train.cascade.problem import Module
@@ -62,11 +62,11 @@ class Profile:
         peak_gib: float64 [n]; NaN where it was not measured.
     """
 
-    module: Places
-    batch: Places
-    size_n3: Places
-    length: Places
-    degree: Places
+    module: IndexArray
+    batch: IndexArray
+    size_n3: IndexArray
+    length: IndexArray
+    degree: IndexArray
     seconds: Floats
     peak_gib: Floats
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from reelweave.loader.base.arrays import Floats, Places
+from reelweave.loader.base.arrays import Floats, IndexArray
 from reelweave.loader.errors import UsageError
 from reelweave.loader.settings import Settings
 from reelweave.train.cascade.costs.trees import BoostedTrees
@@ -24,7 +24,7 @@ class VAECost(Settings):
     most: int = Field(8, ge=1, description="maximum number of GPUs")
     memory_bytes: float = Field(0.0, ge=0, description="bytes of a GPU, including weights")
 
-    def seconds(self, batch_S: Places, size_S3: Places, degrees_K: Places) -> Floats:
+    def seconds(self, batch_S: IndexArray, size_S3: IndexArray, degrees_K: IndexArray) -> Floats:
         """Return seconds, float64 [S, K]; infinite above ``most`` and without frames.
 
         Args:
@@ -38,7 +38,7 @@ class VAECost(Settings):
         runs_SK = (degrees_K <= self.most) & (frames_S > 0)[:, None]
         return np.where(runs_SK, seconds_SK, math.inf)
 
-    def bytes_of_a_gpu(self, batch_S: Places, _: Places, degrees_K: Places) -> Floats:
+    def bytes_of_a_gpu(self, batch_S: IndexArray, _: IndexArray, degrees_K: IndexArray) -> Floats:
         """Return bytes per GPU, float64 [S, K]; arguments as in `seconds`."""
         return np.full((len(batch_S), len(degrees_K)), self.memory_bytes)
 
@@ -67,17 +67,17 @@ class UnitSeconds(Settings):
             )
         return self
 
-    def features(self, size_N3: Places) -> Floats:
+    def features(self, size_N3: IndexArray) -> Floats:
         """Return frames and a one-hot encoding of the frame size, float64 [N, 1 + pictures]."""
         pictures_P2 = np.array(self.pictures, np.int64).reshape(-1, 2)
         known_NP = (size_N3[:, None, 1:] == pictures_P2).all(axis=2)
         return np.concatenate([size_N3[:, :1], known_NP], axis=1).astype(np.float64)
 
-    def linear(self, size_N3: Places) -> Floats:
+    def linear(self, size_N3: IndexArray) -> Floats:
         """Return seconds without the trees, float64 [N]."""
         return np.asarray(self.fixed_s + self.volume_s * size_N3.prod(axis=1), np.float64)
 
-    def seconds(self, size_N3: Places) -> Floats:
+    def seconds(self, size_N3: IndexArray) -> Floats:
         """Return seconds of units of these frames, heights and widths, float64 [N]."""
         linear_N = self.linear(size_N3)
         if self.residual is None:
@@ -100,7 +100,7 @@ class FittedVAECost(Settings):
     volume_bytes: float = Field(0.0, ge=0, description="bytes per pixel of a frame in the encoder")
     at_once: bool = Field(True, description="a GPU encodes its units together; false: one after the other")
 
-    def seconds(self, batch_S: Places, size_S3: Places, degrees_K: Places) -> Floats:
+    def seconds(self, batch_S: IndexArray, size_S3: IndexArray, degrees_K: IndexArray) -> Floats:
         """Return seconds, float64 [S, K]; infinite above ``most`` and without frames.
 
         Args:
@@ -123,7 +123,7 @@ class FittedVAECost(Settings):
         found_SK[:, degrees_K > self.most] = math.inf
         return found_SK
 
-    def bytes_of_a_gpu(self, batch_S: Places, size_S3: Places, degrees_K: Places) -> Floats:
+    def bytes_of_a_gpu(self, batch_S: IndexArray, size_S3: IndexArray, degrees_K: IndexArray) -> Floats:
         """Return bytes per GPU, float64 [S, K]; arguments as in `seconds`."""
         found_SK = np.full((len(batch_S), len(degrees_K)), self.memory_bytes)
         for sample, size_N3 in self._units(batch_S, size_S3).items():
@@ -132,7 +132,7 @@ class FittedVAECost(Settings):
             found_SK[sample] += self.volume_bytes * most_K
         return found_SK
 
-    def _units(self, batch_S: Places, size_S3: Places) -> dict[int, Places]:
+    def _units(self, batch_S: IndexArray, size_S3: IndexArray) -> dict[int, IndexArray]:
         """Return unit sizes (frames, height, width) of each microbatch with videos, by sample number."""
         unknown = np.flatnonzero((size_S3[:, 0] > 0) & (size_S3[:, 1:] == 0).any(axis=1))
         if len(unknown):
@@ -146,13 +146,13 @@ class FittedVAECost(Settings):
         }
 
 
-def units_of(batch: int, size: Sequence[int], grid: TileGrid | None) -> Places:
+def units_of(batch: int, size: Sequence[int], grid: TileGrid | None) -> IndexArray:
     """Return frames, height and width of a microbatch's units, video by video, int64 [units, 3]."""
     one_N3 = np.array([size], np.int64) if grid is None else grid.tiles(*size)
     return np.tile(one_N3, (batch, 1))
 
 
-def slowest(of_units_N: Floats, degrees_K: Places) -> Floats:
+def slowest(of_units_N: Floats, degrees_K: IndexArray) -> Floats:
     """Return the largest sum on any GPU when units are dealt round-robin, float64 [K]."""
     found_K = np.empty(len(degrees_K))
     for k, degree in enumerate(degrees_K.tolist()):

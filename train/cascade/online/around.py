@@ -10,10 +10,10 @@ from collections.abc import Mapping
 import numpy as np
 
 from reelweave.train.cascade.menu import GroupMenu
-from reelweave.train.cascade.simulation.simulate import Noise, execute
 from reelweave.train.cascade.planners.plan import FEW, CascadePlan, search, search_again
 from reelweave.train.cascade.problem import Problem
 from reelweave.train.cascade.schedule import Schedule
+from reelweave.train.cascade.simulation.simulate import Noise, execute
 
 _TARGETS = (1.0, 1.06, 1.12)
 """Makespans to search for, relative to that of work in proportion to speeds: a group has the speed of its slowest."""

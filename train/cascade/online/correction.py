@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from reelweave.loader.base.arrays import Floats, Places
+from reelweave.loader.base.arrays import Floats, IndexArray
 from reelweave.train.cascade.online.measurements import MeasurementWindow
 from reelweave.train.cascade.online.stragglers import slow_gpus, taken_part
 from reelweave.train.cascade.problem import Module, Problem
@@ -34,7 +34,7 @@ class Correction:
     factors: Mapping[tuple[Module, int], float] = field(default_factory=dict)
     slow: Mapping[int, float] = field(default_factory=dict)
 
-    def factors_of(self, degrees_K: Places) -> Floats:
+    def factors_of(self, degrees_K: IndexArray) -> Floats:
         """Return the factor of each module and degree, float64 [M, K].
 
         The factor is 1 without recent measurements, so that a promising degree is tried and then measured. A

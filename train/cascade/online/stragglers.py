@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from reelweave.loader.base.arrays import Floats, Places
+from reelweave.loader.base.arrays import Floats, IndexArray
 from reelweave.train.cascade.online.measurements import Measurement
 
 _ERRORS = 4.0
@@ -18,7 +18,9 @@ _PER_DEVIATION = 1.4826  # median absolute deviations in a standard deviation of
 _MEDIAN_ERROR = 1.2533  # standard error of a median, relative to that of a mean
 
 
-def slow_gpus(over_n: Floats, ran: Mapping[int, Places], factor: float, evidence: int) -> dict[int, float]:
+def slow_gpus(
+    over_n: Floats, ran: Mapping[int, IndexArray], factor: float, evidence: int
+) -> dict[int, float]:
     """Return the logarithmic slowdown of each straggler.
 
     Args:
@@ -46,7 +48,7 @@ def slow_gpus(over_n: Floats, ran: Mapping[int, Places], factor: float, evidence
             open_n[ran[gpu]] = False
 
 
-def taken_part(measurements: Sequence[Measurement]) -> dict[int, Places]:
+def taken_part(measurements: Sequence[Measurement]) -> dict[int, IndexArray]:
     """Return the indices of the measurements of each GPU."""
     indices: dict[int, list[int]] = {}
     for index, measurement in enumerate(measurements):
@@ -58,13 +60,13 @@ def taken_part(measurements: Sequence[Measurement]) -> dict[int, Places]:
 class _Suspect(NamedTuple):
     """A possible straggler: its measurements, slowdown, explained deviation, and spread."""
 
-    indices: Places
+    indices: IndexArray
     level: float
     explained: float
     spread: float
 
 
-def _suspect(over_n: Floats, indices: Places, factor: float, evidence: int) -> _Suspect | None:
+def _suspect(over_n: Floats, indices: IndexArray, factor: float, evidence: int) -> _Suspect | None:
     if len(indices) < evidence:
         return None
     level = float(np.median(over_n[indices]))

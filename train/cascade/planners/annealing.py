@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from reelweave.loader.base.arrays import Flags, Numbers, Places
+from reelweave.loader.base.arrays import Flags, IndexArray, IntegerArray
 from reelweave.loader.base.compiled import compiled
 from reelweave.train.cascade.planners.degree_moves import LOG, exchange, fit, set_degree, step, undo
 from reelweave.train.cascade.planners.order_moves import (
@@ -46,9 +46,9 @@ class State(NamedTuple):
         degree_SM: index into ``degrees_K``, -1 where a sample lacks the module, int64 [S, M].
     """
 
-    order_CN: Numbers
-    count_C: Places
-    degree_SM: Places
+    order_CN: IntegerArray
+    count_C: IndexArray
+    degree_SM: IndexArray
 
 
 class Cooling(NamedTuple):
@@ -214,7 +214,7 @@ def _keep(best: State, state: State, differs_C: Flags) -> None:
 
 
 @compiled
-def _rank_samples(tables: Tables) -> tuple[Places, Places]:
+def _rank_samples(tables: Tables) -> tuple[IndexArray, IndexArray]:
     """Return samples sorted by the least work of their DiT, and the rank of each."""
     samples = len(tables.times_SMK)
     least_S = np.empty(samples)

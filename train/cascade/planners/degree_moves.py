@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from reelweave.loader.base.arrays import Numbers, Places
+from reelweave.loader.base.arrays import IndexArray, IntegerArray
 from reelweave.loader.base.compiled import compiled
 from reelweave.train.cascade.scheduling.list_schedule import Tables
 from reelweave.train.cascade.scheduling.random_bits import Bits, below, chance
@@ -32,7 +32,7 @@ def _nearest(tables: Tables, sample: int, module: int, target_k: int, size: int)
 
 @compiled
 def set_degree(
-    degree_SM: Places, shape: CascadeTable, tables: Tables, sample: int, module: int, k: int
+    degree_SM: IndexArray, shape: CascadeTable, tables: Tables, sample: int, module: int, k: int
 ) -> None:
     """Set a degree with its width and time."""
     degree_SM[sample, module] = k
@@ -45,13 +45,13 @@ def set_degree(
 
 @compiled
 def _change(
-    degree_SM: Places,
+    degree_SM: IndexArray,
     shape: CascadeTable,
     tables: Tables,
     sample: int,
     module: int,
     k: int,
-    log: Places,
+    log: IndexArray,
     changed: int,
 ) -> int:
     """Set a degree, record it in the log, and return the log's length."""
@@ -61,7 +61,7 @@ def _change(
 
 
 @compiled
-def undo(degree_SM: Places, shape: CascadeTable, tables: Tables, log: Places, changed: int) -> None:
+def undo(degree_SM: IndexArray, shape: CascadeTable, tables: Tables, log: IndexArray, changed: int) -> None:
     """Restore the degrees in a log, last first."""
     for entry in range(changed - 1, -1, -1):
         set_degree(degree_SM, shape, tables, log[entry, 0], log[entry, 1], log[entry, 2])
@@ -69,14 +69,14 @@ def undo(degree_SM: Places, shape: CascadeTable, tables: Tables, log: Places, ch
 
 @compiled
 def step(
-    degree_SM: Places,
+    degree_SM: IndexArray,
     shape: CascadeTable,
     tables: Tables,
-    order_N: Numbers,
+    order_N: IntegerArray,
     count: int,
     size: int,
     bits: Bits,
-    log: Places,
+    log: IndexArray,
 ) -> int:
     """Move cascades of an order to the next degree, up or down, and return the log's length."""
     changed, last = 0, MODULES - 1
@@ -102,7 +102,9 @@ def step(
 
 
 @compiled
-def fit(degree_SM: Places, shape: CascadeTable, tables: Tables, sample: int, size: int, log: Places) -> int:
+def fit(
+    degree_SM: IndexArray, shape: CascadeTable, tables: Tables, sample: int, size: int, log: IndexArray
+) -> int:
     """Give a sample the degrees nearest to its own that a cell allows.
 
     Returns:
@@ -120,14 +122,14 @@ def fit(degree_SM: Places, shape: CascadeTable, tables: Tables, sample: int, siz
 
 @compiled
 def exchange(
-    degree_SM: Places,
+    degree_SM: IndexArray,
     shape: CascadeTable,
     tables: Tables,
     sample: int,
     partner: int,
     own_size: int,
     its_size: int,
-    log: Places,
+    log: IndexArray,
 ) -> int:
     """Swap the degrees of two samples, as far as their cells allow; returns as `fit`."""
     changed = 0

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from reelweave.loader.base.arrays import Floats, Places
+from reelweave.loader.base.arrays import Floats, IndexArray
 from reelweave.loader.base.compiled import compiled
 from reelweave.train.cascade.menu import GroupMenu
 from reelweave.train.cascade.planners.pruning import narrow_degrees
@@ -107,7 +107,7 @@ def tighten_bound(problem: Problem, bound_s: float, known_s: float) -> float:
     return bound_s
 
 
-def _twins(problem: Problem) -> Places:
+def _twins(problem: Problem) -> IndexArray:
     """Return for each cascade the one of a like sample that starts before it, or -1, int64 [S * M].
 
     Only the first module of a sample is ordered: renaming like samples orders one of them, not all.
@@ -133,15 +133,15 @@ class Best(NamedTuple):
     """
 
     start_N: Floats
-    k_N: Places
-    first_N: Places
+    k_N: IndexArray
+    first_N: IndexArray
 
 
 @compiled
 def _branch(
     times_NK: Floats,
-    degrees_K: Places,
-    twin_N: Places,
+    degrees_K: IndexArray,
+    twin_N: IndexArray,
     gpus: int,
     cells: Cells,
     limit_s: float,
@@ -299,7 +299,7 @@ def _branch(
 
 
 @compiled
-def _order_cascades(least_N: Floats) -> Places:
+def _order_cascades(least_N: Floats) -> IndexArray:
     """Return the existing cascades, longest first; equal ones by number."""
     key_N, order_P, total = np.zeros(len(least_N)), _numbers(len(least_N)), 0
     for n in range(len(least_N)):
@@ -312,7 +312,7 @@ def _order_cascades(least_N: Floats) -> Places:
 
 
 @compiled
-def _sort(number_P: Places, key_N: Floats) -> None:
+def _sort(number_P: IndexArray, key_N: Floats) -> None:
     """Sort some numbers by their keys, in place; equal ones keep their order.
 
     Numba compiles its own sorts, and lists of numbers as indices, for four seconds.
@@ -326,5 +326,5 @@ def _sort(number_P: Places, key_N: Floats) -> None:
 
 
 @compiled
-def _numbers(count: int) -> Places:
+def _numbers(count: int) -> IndexArray:
     return np.zeros(count, np.int64)

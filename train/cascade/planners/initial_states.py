@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from reelweave.loader.base.arrays import Flags, Floats, Numbers, Places
+from reelweave.loader.base.arrays import Flags, Floats, IndexArray, IntegerArray
 from reelweave.loader.base.compiled import compiled
 from reelweave.train.cascade.problem import Module, Problem
 from reelweave.train.cascade.scheduling.serial import MODULES
@@ -10,14 +10,14 @@ from reelweave.train.cascade.scheduling.serial import MODULES
 _SLACK = 1.6  # capacity of a cell relative to the mean number of samples
 
 
-def smallest(problem: Problem) -> Places:
+def smallest(problem: Problem) -> IndexArray:
     """Return the least number of GPUs on which all modules of a sample can run, int64 [S]."""
     least_SM = np.where(problem.possible_SMK, problem.degrees_K, np.iinfo(np.int64).max).min(axis=2)
-    smallest_S: Places = np.where(problem.has_SM, least_SM, 1).max(axis=1)
+    smallest_S: IndexArray = np.where(problem.has_SM, least_SM, 1).max(axis=1)
     return smallest_S
 
 
-def dealt(problem: Problem, size_C: Places) -> tuple[Numbers, Places, Places] | None:
+def dealt(problem: Problem, size_C: IndexArray) -> tuple[IntegerArray, IndexArray, IndexArray] | None:
     """Assign samples, largest first, to the cell with the least work per GPU, each as a chain of its modules.
 
     Returns:
@@ -41,7 +41,7 @@ def dealt(problem: Problem, size_C: Places) -> tuple[Numbers, Places, Places] | 
     return order_CN, count_C, cell_S
 
 
-def degrees(problem: Problem, times_SMK: Floats, size_S: Places, parts: int, end_s: float) -> Places:
+def degrees(problem: Problem, times_SMK: Floats, size_S: IndexArray, parts: int, end_s: float) -> IndexArray:
     """Choose for each DiT a part of its cell, or the lowest higher degree whose chain ends in time.
 
     Falls back to the fastest degree. The other modules get their fastest degree up to the DiT's, or the fastest
@@ -65,12 +65,12 @@ def degrees(problem: Problem, times_SMK: Floats, size_S: Places, parts: int, end
 def _degrees(
     all_SMK: Floats,
     times_SMK: Floats,
-    degrees_K: Places,
+    degrees_K: IndexArray,
     has_SM: Flags,
-    size_S: Places,
+    size_S: IndexArray,
     parts: int,
     end_s: float,
-) -> Places:
+) -> IndexArray:
     samples, modules, _ = times_SMK.shape
     degree_SM = np.full((samples, modules), -1)
     last = modules - 1

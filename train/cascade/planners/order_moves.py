@@ -1,20 +1,20 @@
 """Annealing moves that change the order of a cell's cascades; compiled."""
 
-from reelweave.loader.base.arrays import Numbers
+from reelweave.loader.base.arrays import IntegerArray
 from reelweave.loader.base.compiled import compiled
 from reelweave.train.cascade.scheduling.random_bits import Bits, below, chance
 from reelweave.train.cascade.scheduling.serial import MODULES
 
 
 @compiled
-def copy(order_N: Numbers, count: int, found_N: Numbers) -> None:
+def copy(order_N: IntegerArray, count: int, found_N: IntegerArray) -> None:
     """Copy an order; a loop, since slice assignment costs more for ten numbers."""
     for index in range(count):
         found_N[index] = order_N[index]
 
 
 @compiled
-def reorder(order_N: Numbers, count: int, bits: Bits) -> None:
+def reorder(order_N: IntegerArray, count: int, bits: Bits) -> None:
     """Move one cascade to another position, or swap two."""
     index, other = below(bits, count), below(bits, count - 1)
     other += other >= index
@@ -30,7 +30,7 @@ def reorder(order_N: Numbers, count: int, bits: Bits) -> None:
 
 
 @compiled
-def turn(order_N: Numbers, count: int, sample: int, partner: int) -> None:
+def turn(order_N: IntegerArray, count: int, sample: int, partner: int) -> None:
     """Swap two samples of a cell."""
     for index in range(count):
         if order_N[index] // MODULES == sample:
@@ -40,7 +40,9 @@ def turn(order_N: Numbers, count: int, sample: int, partner: int) -> None:
 
 
 @compiled
-def replace_sample(order_N: Numbers, count: int, sample: int, partner: int, found_N: Numbers) -> None:
+def replace_sample(
+    order_N: IntegerArray, count: int, sample: int, partner: int, found_N: IntegerArray
+) -> None:
     """Copy an order with one sample replaced by another."""
     for index in range(count):
         cascade = order_N[index]
@@ -48,7 +50,7 @@ def replace_sample(order_N: Numbers, count: int, sample: int, partner: int, foun
 
 
 @compiled
-def without(order_N: Numbers, count: int, sample: int, found_N: Numbers) -> int:
+def without(order_N: IntegerArray, count: int, sample: int, found_N: IntegerArray) -> int:
     """Copy an order without one sample and return its length."""
     length = 0
     for index in range(count):
@@ -59,7 +61,7 @@ def without(order_N: Numbers, count: int, sample: int, found_N: Numbers) -> int:
 
 
 @compiled
-def with_one(order_N: Numbers, count: int, sample: int, bits: Bits, found_N: Numbers) -> int:
+def with_one(order_N: IntegerArray, count: int, sample: int, bits: Bits, found_N: IntegerArray) -> int:
     """Copy an order with one sample inserted at a random position and return its length."""
     at = below(bits, count + 1)
     copy(order_N, at, found_N)

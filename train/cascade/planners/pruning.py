@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from reelweave.loader.base.arrays import Flags, Floats, Places
+from reelweave.loader.base.arrays import Flags, Floats, IndexArray
 from reelweave.loader.base.compiled import compiled
 from reelweave.train.cascade.problem import Module, Problem
 
@@ -23,7 +23,7 @@ def narrow_degrees(problem: Problem, limit_s: float) -> Floats | None:
     return times_SMK if fits else None
 
 
-def times_to_try(problem: Problem, times_SMK: Floats, degree_SM: Places, tried_K: Flags) -> Floats:
+def times_to_try(problem: Problem, times_SMK: Floats, degree_SM: IndexArray, tried_K: Flags) -> Floats:
     """Return times for a search: DiTs try only some degrees, and every cascade may keep its own.
 
     Args:
@@ -39,7 +39,7 @@ def times_to_try(problem: Problem, times_SMK: Floats, degree_SM: Places, tried_K
 
 
 @compiled
-def _allow_own(found_SMK: Floats, times_SMK: Floats, degree_SM: Places) -> None:
+def _allow_own(found_SMK: Floats, times_SMK: Floats, degree_SM: IndexArray) -> None:
     for sample in range(len(degree_SM)):
         for module in range(degree_SM.shape[1]):
             k = degree_SM[sample, module]
@@ -48,7 +48,7 @@ def _allow_own(found_SMK: Floats, times_SMK: Floats, degree_SM: Places) -> None:
 
 
 @compiled
-def _narrow(times_SMK: Floats, degrees_K: Places, has_SM: Flags, room: float, limit_s: float) -> bool:
+def _narrow(times_SMK: Floats, degrees_K: IndexArray, has_SM: Flags, room: float, limit_s: float) -> bool:
     samples, modules, degrees = times_SMK.shape
     last = modules - 1
     least_SM = np.zeros((samples, modules))

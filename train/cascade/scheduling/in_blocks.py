@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from reelweave.loader.base.arrays import Floats, Places
+from reelweave.loader.base.arrays import Floats, IndexArray
 from reelweave.loader.base.compiled import compiled
 from reelweave.train.cascade.menu import GroupMenu
 from reelweave.train.cascade.problem import Cascade, Module, Problem
@@ -61,7 +61,7 @@ def _with_blocks(problem: Problem, schedule: Schedule, cells: Cells) -> Schedule
 
 @compiled
 def blocks_for(
-    start_P: Floats, end_P: Floats, k_P: Places, degrees_K: Places, cells: Cells, first_P: Places
+    start_P: Floats, end_P: Floats, k_P: IndexArray, degrees_K: IndexArray, cells: Cells, first_P: IndexArray
 ) -> bool:
     """Search blocks for runs that keep their times, in the only cell; a depth-first search of a few tries.
 
@@ -113,7 +113,7 @@ def blocks_for(
     return False
 
 
-def table_of(problem: Problem, degree_SM: Places) -> CascadeTable:
+def table_of(problem: Problem, degree_SM: IndexArray) -> CascadeTable:
     """Return width and time of each cascade at its degree; -1 where a sample lacks the module."""
     sample_S1, module_M = np.arange(problem.samples)[:, None], np.arange(MODULES)
     has_SM = degree_SM >= 0
@@ -123,7 +123,7 @@ def table_of(problem: Problem, degree_SM: Places) -> CascadeTable:
 
 
 def in_blocks(
-    problem: Problem, members: Iterable[int], degree_SM: Places, scratch: SerialScratch
+    problem: Problem, members: Iterable[int], degree_SM: IndexArray, scratch: SerialScratch
 ) -> Iterator[Run]:
     """Yield the runs of cascades ``MODULES * sample + module`` that `lay` has placed on blocks."""
     for n in members:

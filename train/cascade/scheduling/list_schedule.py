@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from reelweave.loader.base.arrays import Floats, Places
+from reelweave.loader.base.arrays import Floats, IndexArray
 from reelweave.loader.base.compiled import compiled
 from reelweave.train.cascade.problem import Cascade, Module, Problem
 from reelweave.train.cascade.schedule import Schedule
@@ -25,7 +25,7 @@ class Tables(NamedTuple):
     """
 
     times_SMK: Floats
-    degrees_K: Places
+    degrees_K: IndexArray
 
 
 class Choice(NamedTuple):
@@ -36,7 +36,7 @@ class Choice(NamedTuple):
         urgency_SM: priority of each cascade; higher starts first, float64 [S, M].
     """
 
-    degree_SM: Places
+    degree_SM: IndexArray
     urgency_SM: Floats
 
 
@@ -51,11 +51,11 @@ class ListScratch(NamedTuple):
         waits_S: number of cascades that the DiT of each sample still waits for.
     """
 
-    order_N: Places
+    order_N: IndexArray
     start_N: Floats
     ends_N: Floats
-    running_N: Places
-    waits_S: Places
+    running_N: IndexArray
+    waits_S: IndexArray
 
     @classmethod
     def of(cls, problem: Problem) -> "ListScratch":
@@ -72,7 +72,7 @@ class ListScratch(NamedTuple):
 
 @compiled
 def place(
-    members: Places,
+    members: IndexArray,
     count: int,
     choice: Choice,
     tables: Tables,
@@ -136,7 +136,9 @@ def place(
 
 
 @compiled
-def order_cascades(members: Places, count: int, choice: Choice, order_N: Places, waits_S: Places) -> int:
+def order_cascades(
+    members: IndexArray, count: int, choice: Choice, order_N: IndexArray, waits_S: IndexArray
+) -> int:
     """Sort the cascades of some samples by urgency, count what each DiT waits for, and return their number."""
     total = 0
     for index in range(count):
@@ -159,7 +161,7 @@ def order_cascades(members: Places, count: int, choice: Choice, order_N: Places,
     return total
 
 
-def critical_path(problem: Problem, degree_SM: Places) -> Floats:
+def critical_path(problem: Problem, degree_SM: IndexArray) -> Floats:
     """Return the critical path of each cascade as its urgency: own time plus its DiT's, float64 [S, M]."""
     sample_S1, module_M = np.arange(problem.samples)[:, None], np.arange(len(Module))
     time_SM = problem.times_SMK[sample_S1, module_M, degree_SM]

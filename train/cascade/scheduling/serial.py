@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from reelweave.loader.base.arrays import Floats, Numbers, Places
+from reelweave.loader.base.arrays import Floats, IndexArray, IntegerArray
 from reelweave.loader.base.compiled import compiled
 from reelweave.train.cascade.menu import GroupMenu
 from reelweave.train.cascade.problem import Module
@@ -34,9 +34,9 @@ class CascadeTable(NamedTuple):
         k_N: index of the degree, int64 [S * M].
     """
 
-    width_N: Places
+    width_N: IndexArray
     seconds_N: Floats
-    k_N: Places
+    k_N: IndexArray
 
 
 class Cells(NamedTuple):
@@ -50,15 +50,15 @@ class Cells(NamedTuple):
         offset_CK: first block of a cell and degree in ``block_B``, int64 [C, K + 1].
     """
 
-    size_C: Places
-    first_C: Places
-    block_B: Places
+    size_C: IndexArray
+    first_C: IndexArray
+    block_B: IndexArray
     slow_B: Floats
-    offset_CK: Places
+    offset_CK: IndexArray
 
     @classmethod
     def of(
-        cls, size_C: Places, degrees_K: Places, menu: GroupMenu | None, slow_G: Floats | None = None
+        cls, size_C: IndexArray, degrees_K: IndexArray, menu: GroupMenu | None, slow_G: Floats | None = None
     ) -> "Cells":
         """Cut GPUs into cells of these sizes.
 
@@ -97,12 +97,12 @@ class SerialScratch(NamedTuple):
     """
 
     free_s: Floats
-    free: Places
+    free: IndexArray
     ready_S: Floats
     start_N: Floats
     makespan: Floats
     free_G: Floats
-    first_N: Places
+    first_N: IndexArray
 
     @classmethod
     def of(cls, samples: int, gpus: int) -> "SerialScratch":
@@ -121,7 +121,7 @@ class SerialScratch(NamedTuple):
 
 @compiled
 def lay(
-    order_N: Numbers,
+    order_N: IntegerArray,
     count: int,
     shape: CascadeTable,
     cell: int,
@@ -208,7 +208,7 @@ def lay(
 
 @compiled
 def _in_blocks(
-    order_N: Numbers,
+    order_N: IntegerArray,
     count: int,
     shape: CascadeTable,
     cell: int,
@@ -267,7 +267,7 @@ def _in_blocks(
 
 @compiled
 def _release(
-    free_s: Floats, free: Places, begin: int, after: int, steps: int, end_s: float, width: int
+    free_s: Floats, free: IndexArray, begin: int, after: int, steps: int, end_s: float, width: int
 ) -> int:
     """Drop steps ``begin`` to ``after``, free GPUs again at ``end_s``, and return the number of steps."""
     position = begin

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from reelweave.loader.base.arrays import Floats, Places
+from reelweave.loader.base.arrays import Floats, IndexArray
 from reelweave.train.cascade.menu import GroupMenu
 from reelweave.train.cascade.problem import Cascade, Module, Problem
 from reelweave.train.cascade.schedule import Run, Schedule
@@ -75,7 +75,7 @@ def _place_samples(chain_S: Floats, groups: int, largest_first: bool) -> list[tu
     return assignments
 
 
-def chains(problem: Problem, degree: int, menu: GroupMenu | None = None) -> tuple[Places, Floats]:
+def chains(problem: Problem, degree: int, menu: GroupMenu | None = None) -> tuple[IndexArray, Floats]:
     """Return the fastest degree index of each cascade within a group, int64 [S, M], and chain times in seconds, [S].
 
     A missing module has index -1; an infeasible chain has infinite time.
@@ -96,7 +96,7 @@ def chains(problem: Problem, degree: int, menu: GroupMenu | None = None) -> tupl
 def chain(
     problem: Problem,
     sample: int,
-    choice_M: Places,
+    choice_M: IndexArray,
     start_s: float,
     gpus: Sequence[int],
     menu: GroupMenu | None = None,

@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 
-from reelweave.loader.base.arrays import Places
+from reelweave.loader.base.arrays import IndexArray
 from reelweave.loader.errors import UsageError
 from reelweave.train.cascade.costs.cost_model import CostModel, DiTCost, SampleShapes, TextCost
 from reelweave.train.cascade.costs.vae_cost import VAECost
@@ -38,7 +38,7 @@ def arachne() -> Problem:
     return at_720p(_ARACHNE_FRAMES, _ARACHNE_GPUS)
 
 
-def at_720p(frames_S: Places, gpus: int) -> Problem:
+def at_720p(frames_S: IndexArray, gpus: int) -> Problem:
     """Return the problem of videos with these numbers of frames, one per microbatch, in HunyuanVideo at 720p."""
     return HUNYUAN_720P.problem(_samples(frames_S), gpus, DEGREES, memory_bytes=MEMORY_TOKENS)
 
@@ -74,9 +74,9 @@ def case_samples(name: str, seed: int) -> tuple[SampleShapes, int]:
     return _samples(_drawn_frames(int(match[1]), seed)), int(match[2])
 
 
-def _drawn_frames(samples: int, seed: int) -> Places:
+def _drawn_frames(samples: int, seed: int) -> IndexArray:
     return np.asarray(13 + 4 * np.random.default_rng(seed).integers(0, 30, samples))
 
 
-def _samples(frames_S: Places) -> SampleShapes:
+def _samples(frames_S: IndexArray) -> SampleShapes:
     return SampleShapes(np.ones_like(frames_S), frames_S, 3600 * (1 + (frames_S - 1) // 4))

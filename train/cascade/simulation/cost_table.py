@@ -10,8 +10,8 @@ import numpy as np
 from reelweave.loader.base.arrays import Floats
 from reelweave.loader.base.csv_rows import csv_rows, positive
 from reelweave.loader.errors import UsageError
-from reelweave.train.cascade.simulation.trace import TraceBatch
 from reelweave.train.cascade.problem import Module, Problem
+from reelweave.train.cascade.simulation.trace import TraceBatch
 
 SHAPE = ("batch", "frames", "height", "width", "length")
 """Columns that may identify a shape; ``length`` is S, a sample's ``tokens``."""

@@ -17,12 +17,12 @@ from reelweave.loader.errors import UsageError
 from reelweave.loader.plan.microbatches import Microbatches
 from reelweave.loader.settings import Settings
 from reelweave.train.cascade.costs.cost_model import CostModel, SampleShapes
-from reelweave.train.cascade.simulation.simulate import Noise, execute, flops_cv
 from reelweave.train.cascade.placement.communication import Traffic, communication
 from reelweave.train.cascade.placement.mapper import place
 from reelweave.train.cascade.placement.topology import Topology
 from reelweave.train.cascade.problem import Module, Problem
 from reelweave.train.cascade.schedule import Schedule
+from reelweave.train.cascade.simulation.simulate import Noise, execute, flops_cv
 
 MAX_TRACE_BYTES = 64 << 20
 _MOST = 1_000_000_000

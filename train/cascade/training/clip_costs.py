@@ -11,7 +11,7 @@ import torch
 from pydantic import ValidationError
 from torch.utils.flop_counter import FlopCounterMode
 
-from reelweave.loader.base.arrays import Floats, Places
+from reelweave.loader.base.arrays import Floats, IndexArray
 from reelweave.loader.base.named_file import read_named_text
 from reelweave.loader.errors import UsageError
 from reelweave.train.cascade.costs.cost_model import CostModel, Links
@@ -49,12 +49,12 @@ class MeasuredCosts:
             return self.costs.text.fixed_s if self.costs.text else 0.0
         return self.costs.vae.call_s if isinstance(self.costs.vae, FittedVAECost) else 0.0
 
-    def dit_s(self, clips: Sequence[ClipShape], degrees_K: Places) -> Floats:
+    def dit_s(self, clips: Sequence[ClipShape], degrees_K: IndexArray) -> Floats:
         one_n, length_n = _lengths(clips)
         seconds_nK = self.costs.dit.seconds(one_n, length_n, degrees_K, self.costs.links)
         return seconds_nK - self.costs.dit.fixed_s
 
-    def dit_bytes(self, clips: Sequence[ClipShape], degrees_K: Places) -> Floats:
+    def dit_bytes(self, clips: Sequence[ClipShape], degrees_K: IndexArray) -> Floats:
         one_n, length_n = _lengths(clips)
         return self.costs.dit.bytes_of_a_gpu(one_n, length_n, degrees_K) - self.costs.dit.states_bytes
 
@@ -97,14 +97,14 @@ class NominalCosts:
     def call_s(self, module: Module) -> float:  # noqa: ARG002 - as `ClipCosts` has it
         return 0.0
 
-    def dit_s(self, clips: Sequence[ClipShape], degrees_K: Places) -> Floats:
+    def dit_s(self, clips: Sequence[ClipShape], degrees_K: IndexArray) -> Floats:
         rate, links = _NOMINAL[self.device.type]
         computed_n1 = np.array([[self._flops(clip) / rate] for clip in clips])
         length_n1 = _lengths(clips)[1][:, None]
         sent_nK = length_n1 * self._exchanged_bytes * (degrees_K - 1) / degrees_K**2
         return np.asarray(computed_n1 / degrees_K + sent_nK / links.bytes_per_s(degrees_K))
 
-    def dit_bytes(self, clips: Sequence[ClipShape], degrees_K: Places) -> Floats:
+    def dit_bytes(self, clips: Sequence[ClipShape], degrees_K: IndexArray) -> Floats:
         return np.zeros((len(clips), len(degrees_K)))
 
     def vae_s(self, clips: Sequence[ClipShape]) -> Floats:
@@ -166,13 +166,13 @@ def read_costs(path: Path) -> MeasuredCosts:
         ) from error
 
 
-def _lengths(clips: Sequence[ClipShape]) -> tuple[Places, Places]:
+def _lengths(clips: Sequence[ClipShape]) -> tuple[IndexArray, IndexArray]:
     """Return B = 1 and S of each clip."""
     length_n = np.array([clip.length for clip in clips], np.int64)
     return np.ones_like(length_n), length_n
 
 
-def _videos(clips: Sequence[ClipShape]) -> tuple[Places, Places, Places]:
+def _videos(clips: Sequence[ClipShape]) -> tuple[IndexArray, IndexArray, IndexArray]:
     """Return B = 1, sizes (frames, height, width) and degree 1 of each clip."""
     size_n3 = np.array(
         [(clip.bucket.frames, clip.bucket.height, clip.bucket.width) for clip in clips], np.int64

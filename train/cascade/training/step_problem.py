@@ -5,7 +5,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from reelweave.loader.base.arrays import Floats, Places
+from reelweave.loader.base.arrays import Floats, IndexArray
 from reelweave.loader.batch import Microbatch, Pack, UpcomingMicrobatch
 from reelweave.loader.buckets.assignment import Bucket
 from reelweave.loader.errors import UsageError
@@ -45,10 +45,10 @@ class ClipCosts(Protocol):
     def call_s(self, module: Module) -> float:
         """Return the constant seconds of a cascade, independent of contents and degree."""
 
-    def dit_s(self, clips: Sequence[ClipShape], degrees_K: Places) -> Floats:
+    def dit_s(self, clips: Sequence[ClipShape], degrees_K: IndexArray) -> Floats:
         """Return seconds of the DiT's forward and backward, [n, K]."""
 
-    def dit_bytes(self, clips: Sequence[ClipShape], degrees_K: Places) -> Floats:
+    def dit_bytes(self, clips: Sequence[ClipShape], degrees_K: IndexArray) -> Floats:
         """Return bytes of the DiT's activations per GPU, [n, K]."""
 
     def vae_s(self, clips: Sequence[ClipShape]) -> Floats:

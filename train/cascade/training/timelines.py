@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from reelweave.train.cascade.execution.step import Executed
-from reelweave.train.cascade.simulation.timeline import Panel, page, trace
 from reelweave.train.cascade.planners.plan import CascadePlan
 from reelweave.train.cascade.problem import Cascade, Module
 from reelweave.train.cascade.schedule import Schedule
+from reelweave.train.cascade.simulation.timeline import Panel, page, trace
 from reelweave.train.distributed.world import World
 
 FOLDER = "timeline"

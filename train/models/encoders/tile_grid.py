@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 from pydantic import Field
 
-from reelweave.loader.base.arrays import Places
+from reelweave.loader.base.arrays import IndexArray
 from reelweave.loader.settings import Settings
 
 
@@ -22,7 +22,7 @@ class TileGrid(Settings):
     height_step: int = Field(ge=1, description="pixels between the starts of tiles")
     width_step: int = Field(ge=1, description="pixels between the starts of tiles")
 
-    def tiles(self, frames: int, height: int, width: int) -> Places:
+    def tiles(self, frames: int, height: int, width: int) -> IndexArray:
         """Return frames, height and width of each tile of a video, int64 [tiles, 3]."""
         times = [frames]
         if self.frames is not None and frames >= self.frames:

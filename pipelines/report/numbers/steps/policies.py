@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from reelweave.loader.plan.policy import POLICIES, Policy, StepLayout
 from reelweave.loader.simulation.packed_steps import PACK_POLICIES
 from reelweave.loader.simulation.plan_metrics import PlannedStepMetrics, plan_metrics, step_metrics
 from reelweave.loader.simulation.simulate import PlannedStep
-from reelweave.loader.plan.policy import POLICIES, Policy, StepLayout
 from reelweave.pipelines.plans.mixture import Mixture
 from reelweave.pipelines.report.steps_config import StepsConfig
 

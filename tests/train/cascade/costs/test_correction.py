@@ -5,12 +5,12 @@ import pytest
 
 from reelweave.train.cascade.online.correction import Correction, correct_problem, correction
 from reelweave.train.cascade.online.measurements import Measurement, MeasurementWindow, measurements
-from reelweave.train.cascade.simulation.cases import drawn_at_720p
-from reelweave.train.cascade.simulation.simulate import Noise, execute
 from reelweave.train.cascade.planners.plan import plan
 from reelweave.train.cascade.problem import Module, Problem
 from reelweave.train.cascade.schedule import Schedule
 from reelweave.train.cascade.scheduling.static import static
+from reelweave.train.cascade.simulation.cases import drawn_at_720p
+from reelweave.train.cascade.simulation.simulate import Noise, execute
 from reelweave.train.config.cascade import CorrectionConfig
 
 CONFIG = CorrectionConfig()

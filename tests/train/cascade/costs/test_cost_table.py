@@ -3,10 +3,10 @@ import pytest
 
 from reelweave.loader.errors import UsageError
 from reelweave.train.cascade.costs.profile_csv import MeasuredCascade, profile_csv
-from reelweave.train.cascade.simulation.cost_table import read_cost_table
-from reelweave.train.cascade.simulation.trace import TraceBatch
 from reelweave.train.cascade.planners.plan import plan
 from reelweave.train.cascade.problem import Module
+from reelweave.train.cascade.simulation.cost_table import read_cost_table
+from reelweave.train.cascade.simulation.trace import TraceBatch
 from tests.train.cascade.check import violations
 
 SMALL = """module,batch,frames,degree,seconds,kind

@@ -7,8 +7,8 @@ from pydantic import TypeAdapter
 from reelweave.loader.errors import UsageError
 from reelweave.train.cascade.costs.cost_model import CostModel, Links, SampleShapes
 from reelweave.train.cascade.costs.vae_cost import AnyVAECost, FittedVAECost, VAECost, slowest
-from reelweave.train.cascade.simulation.cases import HUNYUAN_720P
 from reelweave.train.cascade.problem import Module
+from reelweave.train.cascade.simulation.cases import HUNYUAN_720P
 from reelweave.train.models.encoders.tile_grid import TileGrid
 from tests.train.cascade.costs.profiles import GRID, VAE
 

@@ -3,10 +3,10 @@ import pytest
 
 from reelweave.train.cascade.menu import GroupMenu
 from reelweave.train.cascade.online.around import around, slow_down
-from reelweave.train.cascade.simulation.cases import arachne, drawn_at_720p
-from reelweave.train.cascade.simulation.simulate import Noise, execute
 from reelweave.train.cascade.planners.plan import plan
 from reelweave.train.cascade.rank_order import RankOrder
+from reelweave.train.cascade.simulation.cases import arachne, drawn_at_720p
+from reelweave.train.cascade.simulation.simulate import Noise, execute
 from tests.thorough import beyond
 from tests.train.cascade.check import violations
 from tests.train.cascade.planners.problems import random_problem

@@ -6,6 +6,12 @@ import pytest
 from reelweave.loader.buckets.tokens import COMPRESSIONS
 from reelweave.loader.errors import UsageError
 from reelweave.loader.simulation.workloads import WORKLOADS
+from reelweave.train.cascade.placement.levels import NEITHER
+from reelweave.train.cascade.placement.mapper import place
+from reelweave.train.cascade.placement.topology import PRESETS
+from reelweave.train.cascade.planners.plan import plan
+from reelweave.train.cascade.problem import Module
+from reelweave.train.cascade.scheduling.static import best_static, static
 from reelweave.train.cascade.simulation.cases import DEGREES, HUNYUAN_720P
 from reelweave.train.cascade.simulation.simulate import Noise
 from reelweave.train.cascade.simulation.trace import (
@@ -16,12 +22,6 @@ from reelweave.train.cascade.simulation.trace import (
     replay,
     samples_of,
 )
-from reelweave.train.cascade.placement.levels import NEITHER
-from reelweave.train.cascade.placement.mapper import place
-from reelweave.train.cascade.placement.topology import PRESETS
-from reelweave.train.cascade.planners.plan import plan
-from reelweave.train.cascade.problem import Module
-from reelweave.train.cascade.scheduling.static import best_static, static
 
 HUNYUAN = COMPRESSIONS["hunyuanvideo"]
 

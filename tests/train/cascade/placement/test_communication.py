@@ -1,11 +1,11 @@
 import numpy as np
 import pytest
 
-from reelweave.train.cascade.simulation.cases import arachne
 from reelweave.train.cascade.placement.communication import Traffic, communication, exchange_s
 from reelweave.train.cascade.placement.topology import PRESETS, Topology
 from reelweave.train.cascade.problem import Cascade, Module
 from reelweave.train.cascade.schedule import Run, Schedule
+from reelweave.train.cascade.simulation.cases import arachne
 
 DGX = PRESETS["dgx-h100"].holding(32)
 VAE, DIT = Cascade(0, Module.VAE), Cascade(0, Module.DIT)

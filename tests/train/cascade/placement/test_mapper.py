@@ -1,7 +1,6 @@
 import numpy as np
 import pytest
 
-from reelweave.train.cascade.simulation.cases import DEGREES, arachne
 from reelweave.train.cascade.placement.board import Board
 from reelweave.train.cascade.placement.candidates import even_shares
 from reelweave.train.cascade.placement.levels import BOTH, NEITHER, Priorities
@@ -9,6 +8,7 @@ from reelweave.train.cascade.placement.mapper import by_number, place, placed_co
 from reelweave.train.cascade.placement.topology import PRESETS, Topology
 from reelweave.train.cascade.planners.plan import plan
 from reelweave.train.cascade.schedule import Schedule
+from reelweave.train.cascade.simulation.cases import DEGREES, arachne
 from tests.thorough import beyond, thorough
 from tests.train.cascade.check import violations
 from tests.train.cascade.placement.placements import best_cost, cost, drawn

@@ -2,9 +2,9 @@
 
 import numpy as np
 
+from reelweave.train.cascade.problem import Problem
 from reelweave.train.cascade.simulation.cost_table import read_cost_table
 from reelweave.train.cascade.simulation.trace import TraceBatch
-from reelweave.train.cascade.problem import Problem
 
 _DEGREES = (1, 2, 4, 6, 8)
 

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from reelweave.train.cascade.menu import GroupMenu, block_starts
-from reelweave.train.cascade.simulation.cases import DEGREES, arachne, drawn_at_720p
 from reelweave.train.cascade.planners.plan import plan
 from reelweave.train.cascade.problem import Cascade, Module, Problem
 from reelweave.train.cascade.schedule import Run, Schedule
 from reelweave.train.cascade.scheduling.in_blocks import onto_menu
 from reelweave.train.cascade.scheduling.static import static
+from reelweave.train.cascade.simulation.cases import DEGREES, arachne, drawn_at_720p
 from tests.thorough import but
 from tests.train.cascade.check import violations
 from tests.train.cascade.planners.problems import random_problem

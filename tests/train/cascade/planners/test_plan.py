@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from reelweave.loader.errors import UsageError
-from reelweave.train.cascade.simulation.cases import arachne, at_720p, drawn_at_720p
 from reelweave.train.cascade.planners.annealing import anneal
 from reelweave.train.cascade.planners.cells import in_cells
 from reelweave.train.cascade.planners.plan import WORTH, plan
@@ -13,6 +12,7 @@ from reelweave.train.cascade.schedule import Schedule
 from reelweave.train.cascade.scheduling.bound import lower_bound
 from reelweave.train.cascade.scheduling.serial import lay
 from reelweave.train.cascade.scheduling.static import best_static, static
+from reelweave.train.cascade.simulation.cases import arachne, at_720p, drawn_at_720p
 from tests.train.cascade.check import violations
 from tests.train.cascade.planners.problems import random_problem
 

@@ -4,12 +4,12 @@ import pytest
 from reelweave.train.cascade.baselines.cp_sat import referee
 from reelweave.train.cascade.baselines.flexsp import flexsp
 from reelweave.train.cascade.baselines.genetic import GeneticConfig, genetic
-from reelweave.train.cascade.simulation.cases import arachne, at_720p, drawn_at_720p
 from reelweave.train.cascade.planners.by_name import PLANNERS
 from reelweave.train.cascade.planners.plan import plan
 from reelweave.train.cascade.problem import Module, Problem
 from reelweave.train.cascade.scheduling.bound import lower_bound
 from reelweave.train.cascade.scheduling.static import best_static
+from reelweave.train.cascade.simulation.cases import arachne, at_720p, drawn_at_720p
 from tests.train.cascade.check import violations
 from tests.train.cascade.planners.problems import random_problem
 

@@ -3,11 +3,11 @@ import itertools
 import numpy as np
 import pytest
 
-from reelweave.train.cascade.simulation.cases import arachne
 from reelweave.train.cascade.planners.initial_states import degrees
 from reelweave.train.cascade.planners.plan import plan
 from reelweave.train.cascade.planners.pruning import narrow_degrees, times_to_try
 from reelweave.train.cascade.problem import Module, Problem
+from reelweave.train.cascade.simulation.cases import arachne
 from tests.train.cascade.planners.problems import random_problem
 
 

@@ -2,13 +2,13 @@ import numpy as np
 import pytest
 
 from reelweave.loader.errors import RunError
-from reelweave.train.cascade.simulation.cases import DEGREES, arachne
-from reelweave.train.cascade.simulation.simulate import Noise, busy_s, execute, flops_cv, gain, needs, orders
 from reelweave.train.cascade.placement.communication import Communication, HandoffCost
 from reelweave.train.cascade.planners.plan import plan
 from reelweave.train.cascade.problem import Cascade, Module
 from reelweave.train.cascade.schedule import Run, Schedule
 from reelweave.train.cascade.scheduling.static import static
+from reelweave.train.cascade.simulation.cases import DEGREES, arachne
+from reelweave.train.cascade.simulation.simulate import Noise, busy_s, execute, flops_cv, gain, needs, orders
 from tests.train.cascade.placement.placements import drawn
 
 

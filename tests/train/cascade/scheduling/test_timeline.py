@@ -5,11 +5,11 @@ from xml.etree import ElementTree as ET
 import numpy as np
 import pytest
 
+from reelweave.train.cascade.planners.plan import plan
+from reelweave.train.cascade.schedule import Schedule
 from reelweave.train.cascade.simulation.cases import arachne
 from reelweave.train.cascade.simulation.simulate import Noise, execute
 from reelweave.train.cascade.simulation.timeline import Panel, page, picture, spans_told, trace
-from reelweave.train.cascade.planners.plan import plan
-from reelweave.train.cascade.schedule import Schedule
 
 SVG = "{http://www.w3.org/2000/svg}"
 

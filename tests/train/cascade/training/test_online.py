@@ -5,11 +5,11 @@ import pytest
 
 from reelweave.train.cascade.menu import GroupMenu
 from reelweave.train.cascade.online.settled import Learned
-from reelweave.train.cascade.simulation.cases import drawn_at_720p
-from reelweave.train.cascade.simulation.simulate import Noise, execute
 from reelweave.train.cascade.problem import Cascade, Module
 from reelweave.train.cascade.rank_order import RankOrder
 from reelweave.train.cascade.schedule import Run, Schedule
+from reelweave.train.cascade.simulation.cases import drawn_at_720p
+from reelweave.train.cascade.simulation.simulate import Noise, execute
 from reelweave.train.cascade.training.online import OnlineCorrection, compute_times
 from reelweave.train.cascade.training.timelines import RankRun
 from reelweave.train.config.cascade import CorrectionConfig

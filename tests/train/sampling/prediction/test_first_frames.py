@@ -20,7 +20,7 @@ from reelweave.train.step.losses import losses
 from tests.thorough import nightly, thorough
 from tests.train.clips import BUCKETS, ClipStream, clip, tiny_config
 from tests.train.sampling.prediction import first_frames_ranks
-from tests.train.sampling.test_generate import Numbers
+from tests.train.sampling.test_generate import IntegerArray
 
 SHAPE = BUCKETS[0]
 SIZE = {"frames": SHAPE.frames, "height": SHAPE.height, "width": SHAPE.width}
@@ -76,7 +76,7 @@ class Additive(Denoiser):
 def test_caption_and_image_have_a_guidance_of_their_own(asked, expected, batched):
     config = configured()
     bundle = Bundle(config)
-    bundle.dit, bundle.text = Additive(bundle), Numbers(CAPTIONS)
+    bundle.dit, bundle.text = Additive(bundle), IntegerArray(CAPTIONS)
     own = sampler(config, bundle, steps=2, batched=batched, **asked)
     latents = own.denoise(
         own.encode(["up"]), [0], lambda: None, own.encode_frames(clip(0, SHAPE)[None, :, :1])
