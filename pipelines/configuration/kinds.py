@@ -50,3 +50,9 @@ KINDS = {
         ("train-vae",),
     ),
 }
+
+EXAMPLES = {
+    "wan-lora": ("train", CONFIGS / "finetune_wan_lora.yaml"),
+    "wan22-i2v-lora": ("train", CONFIGS / "finetune_wan22_i2v_lora.yaml"),
+}
+"""Kind and file of examples that ``config init`` writes as they stand, with comments of their own."""

@@ -1,6 +1,7 @@
 """Print configurations: a file to start from, resolved values with their origins, what a key means, a JSON schema.
 
-KIND is curate, buckets (of `reelweave report` and `plan`), train or train-vae.
+KIND is curate, buckets (of `reelweave report` and `plan`), train or train-vae; `init` also writes the examples wan-lora
+and wan22-i2v-lora.
 """
 
 import argparse
@@ -16,7 +17,7 @@ from reelweave.loader.settings import summary
 from reelweave.pipelines.configuration.commented import commented_yaml
 from reelweave.pipelines.configuration.config import DEFAULT, read_given
 from reelweave.pipelines.configuration.keys import Key, choices_of, keys_of, kind_of, models_of, unit_of
-from reelweave.pipelines.configuration.kinds import KINDS
+from reelweave.pipelines.configuration.kinds import EXAMPLES, KINDS
 from reelweave.pipelines.terminal.arguments import add_config, add_global, did_you_mean
 from reelweave.pipelines.terminal.console import print_json, stdout
 from reelweave.pipelines.terminal.files import write_whole
@@ -30,8 +31,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     init = actions.add_parser("init", help="print a commented YAML file to start from")
     show = actions.add_parser("show", help="print a resolved configuration, with where each value was set")
     schema = actions.add_parser("schema", help="print the JSON schema, for editors that complete YAML")
-    for action in (init, show, schema):
-        action.add_argument("kind", metavar="KIND", choices=list(KINDS), help=", ".join(KINDS))
+    for action, kinds in ((init, [*KINDS, *EXAMPLES]), (show, list(KINDS)), (schema, list(KINDS))):
+        action.add_argument("kind", metavar="KIND", choices=kinds, help=", ".join(kinds))
     init.add_argument("--out", type=Path, metavar="FILE", help="write a new file instead of printing")
     explain = actions.add_parser(
         "explain", help="say what a key means, its unit, its default, where to set it"
@@ -55,8 +56,9 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _init(options: argparse.Namespace) -> None:
-    kind = KINDS[options.kind]
-    config = kind.read_given(None, []).validate(kind.model())
+    name, example = EXAMPLES.get(options.kind, (options.kind, None))
+    kind = KINDS[name]
+    config = kind.read_given(example, []).validate(kind.model())
     if options.json:
         print_json(config.model_dump(mode="json"))
         return
@@ -64,7 +66,7 @@ def _init(options: argparse.Namespace) -> None:
         f"Configuration of `reelweave {kind.used_by[0]} --config FILE`. Keep what you change; a key that is left out",
         "has its default. --set section.key=value wins over the file.",
     ]
-    text = commented_yaml(config, head)
+    text = commented_yaml(config, head) if example is None else example.read_text()
     if options.out is None:
         print(text, end="")
         return

@@ -11,7 +11,7 @@ import yaml
 from reelweave.curate.config import CurateConfig
 from reelweave.pipelines.configuration.config import resolve
 from reelweave.pipelines.configuration.kept import kept_yaml
-from reelweave.pipelines.configuration.kinds import KINDS
+from reelweave.pipelines.configuration.kinds import EXAMPLES, KINDS
 from reelweave.pipelines.configuration.train_config import TrainRunConfig
 from tests.commands import reelweave
 
@@ -32,6 +32,15 @@ def test_a_file_to_start_from_is_the_configuration_of_the_package(name: str, tmp
     assert set(json.loads(reelweave("config", "schema", name).stdout)["properties"]) == set(
         model.model_fields
     )
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example_is_written_as_it_stands(name: str, tmp_path: Path) -> None:
+    kind, file = EXAMPLES[name]
+    done = reelweave("config", "init", name, "--out", tmp_path / "example.yaml")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "example.yaml").read_bytes() == file.read_bytes()
+    KINDS[kind].read_given(tmp_path / "example.yaml", []).validate(KINDS[kind].model())
 
 
 def test_values_are_shown_with_their_origins(tmp_path: Path) -> None:
