@@ -54,6 +54,8 @@ GROUPS = {
 }
 _FOLDERS = dict(zip(GROUPS, ("begin", "data", "look", "train", "plan"), strict=True))
 _COMPLETION = "--completion"
+_RESUMABLE = frozenset({"curate", "index", "latents", "train", "train-vae"})
+"""Commands that keep what they have done when they are interrupted."""
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 COMMANDS = tuple(name for group in GROUPS.values() for name in group)
 
@@ -133,7 +135,11 @@ def _run(arguments: Sequence[str] | None) -> int:
         where = error.filename or f"standard output or the temporary folder {tempfile.gettempdir()} (TMPDIR)"
         return _fail(f"no room to write {where}: {error.strerror}", 1, verbose)
     except KeyboardInterrupt:
-        return _fail("interrupted; the same command goes on where it stopped", 130)
+        goes_on = _RESUMABLE.intersection(words[:1])
+        return _fail(
+            f"interrupted; {'the same command goes on where it stopped' if goes_on else 'run the same command again'}",
+            130,
+        )
 
 
 def parse_words(words: Sequence[str]) -> argparse.Namespace:
