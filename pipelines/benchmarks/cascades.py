@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from reelweave.pipelines.configuration.train_config import TrainRunConfig
-from reelweave.pipelines.terminal.files import write_whole
+from reelweave.pipelines.terminal.files import write_output
 from reelweave.train.cascade.costs.profile import profile
 from reelweave.train.cascade.costs.profile_csv import MeasuredCascade, profile_csv
 from reelweave.train.distributed.world import join
@@ -21,5 +21,5 @@ def bench_cascades(config: TrainRunConfig, out: Path, rounds: int) -> list[Measu
         rows = list(profile(config.train, config.stream.buckets, world, rounds))
         if world.rank:
             return None
-        write_whole(out, profile_csv(rows).encode(), "--out")
+        write_output(out, profile_csv(rows).encode(), "--out")
         return rows

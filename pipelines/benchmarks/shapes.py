@@ -12,7 +12,7 @@ import torch
 from reelweave.loader.buckets.memory_fit import fit_memory
 from reelweave.loader.errors import UsageError
 from reelweave.pipelines.configuration.train_config import TrainRunConfig
-from reelweave.pipelines.terminal.files import write_whole
+from reelweave.pipelines.terminal.files import write_output
 from reelweave.train.config.parallel import ParallelConfig
 from reelweave.train.distributed.world import join
 from reelweave.train.memory.dry_run import dry_run
@@ -133,4 +133,4 @@ def _write(rows: list[MeasuredShape], out: Path) -> None:
     writer = csv.DictWriter(text, columns, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
     writer.writerows(row._asdict() for row in rows)
-    write_whole(out, text.getvalue().encode(), "--out")
+    write_output(out, text.getvalue().encode(), "--out")

@@ -13,7 +13,7 @@ from reelweave.pipelines.plans import execution as plan_execution
 from reelweave.pipelines.plans.execution import OnPaper
 from reelweave.pipelines.plans.problems import pose_problems
 from reelweave.pipelines.terminal.console import print_json, stderr, stdout, table
-from reelweave.pipelines.terminal.files import write_whole
+from reelweave.pipelines.terminal.files import write_output
 from reelweave.train.cascade.planners.by_name import PLANNERS, SLOW
 
 if TYPE_CHECKING:
@@ -209,7 +209,7 @@ def _write(file: Path, schedules: Sequence["Schedule"], of_steps: bool) -> None:
         for step, schedule in enumerate(schedules)
         for row in schedule.rows()
     ]
-    write_whole(file, (json.dumps(rows) + "\n").encode(), "--plan-out")
+    write_output(file, (json.dumps(rows) + "\n").encode(), "--plan-out")
 
 
 def _print(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from reelweave.loader.errors import UsageError
 from reelweave.pipelines.configuration.config import resolve
 from reelweave.pipelines.plans.problems import Posed
-from reelweave.pipelines.terminal.files import write_whole
+from reelweave.pipelines.terminal.files import write_output
 
 if TYPE_CHECKING:
     from reelweave.train.cascade.placement.topology import Topology
@@ -212,4 +212,4 @@ def draw(options: argparse.Namespace, shown: OnPaper, name: str) -> None:
         text = timeline.picture(panels, title, size)
     else:
         text = timeline.page(panels, title, size)
-    write_whole(file, (text.rstrip() + "\n").encode(), "--timeline")
+    write_output(file, (text.rstrip() + "\n").encode(), "--timeline")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from reelweave.loader.errors import UsageError
 from reelweave.pipelines.terminal.arguments import add_config
 from reelweave.pipelines.terminal.console import print_json, stdout, table
-from reelweave.pipelines.terminal.files import read_text, write_whole
+from reelweave.pipelines.terminal.files import read_text, write_output
 from reelweave.pipelines.terminal.program import hint
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError("--gpus and --gpus-per-node must be at least 1")
     fitted = _fit_costs(options)
     out = options.out or Path("costs.json")
-    write_whole(out, (fitted.costs.model_dump_json(indent=1) + "\n").encode(), "--out")
+    write_output(out, (fitted.costs.model_dump_json(indent=1) + "\n").encode(), "--out")
     if options.json:
         held_out = {name: error.model_dump() for name, error in fitted.costs.held_out.items()}
         print_json({"out": str(out), "held_out": held_out, "notes": fitted.notes})

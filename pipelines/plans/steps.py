@@ -27,7 +27,7 @@ from reelweave.loader.simulation.simulate import (
 )
 from reelweave.pipelines.plans.mixture import Mixture
 from reelweave.pipelines.terminal.console import print_json, stdout, table
-from reelweave.pipelines.terminal.files import read_text
+from reelweave.pipelines.terminal.files import output_target, read_text, say_replaced
 
 if TYPE_CHECKING:
     from reelweave.train.cascade.simulation.trace import Trace
@@ -256,8 +256,10 @@ def _fit_cost(timings: Path) -> Cost:
 @contextmanager
 def _plan_file(path: Path) -> Iterator[Callable[[PlannedStep], None]]:
     """Write the steps passed to the yielded function as one parquet file, which appears whole or not at all."""
+    target = output_target(path, "--plan-out")
+    say_replaced(path)
     try:
-        with whole_file(path) as aside, pq.ParquetWriter(aside, PLAN_SCHEMA) as writer:
+        with whole_file(target) as aside, pq.ParquetWriter(aside, PLAN_SCHEMA) as writer:
             yield lambda step: writer.write_table(step.table())
     except OSError as error:
         raise UsageError(f"--plan-out {path} cannot be written: {error.strerror}") from error

@@ -15,7 +15,13 @@ from typing import Any
 
 from reelweave.loader.errors import RunError, UsageError
 from reelweave.loader.settings import first_difference
-from reelweave.pipelines.terminal.files import read_text, write_whole
+from reelweave.pipelines.terminal.files import (
+    output_target,
+    read_text,
+    say_replaced,
+    write_output,
+    write_whole,
+)
 
 MANIFEST = "manifest.jsonl"
 _SAME = ("prompt", "image", "image_frames", "checkpoint", "step", "weights", "fps", "config", "approximation")
@@ -67,7 +73,7 @@ class Outputs:
     def write(self, index: int, video: bytes, record: Mapping[str, Any]) -> dict[str, Any]:
         """Write a video, and then its record, which is returned."""
         path = self.video(index)
-        write_whole(path, video, "--out")
+        write_output(path, video, "--out")
         full_record = {
             "number": index,
             "file": path.name,
@@ -135,7 +141,9 @@ class OneOutput:
         return self._path.with_name(f"{self._path.name}.latents.safetensors")
 
     def prepare(self) -> None:
-        """Create the folder, or raise a `UsageError`."""
+        """Create the folder, and say if a video is replaced; or raise a `UsageError`."""
+        output_target(self._path, "--out")
+        say_replaced(self._path)
         make_folder(self._path.parent, f"--out {self._path}")
 
     def write(self, index: int, video: bytes, record: Mapping[str, Any]) -> dict[str, Any]:  # noqa: ARG002

@@ -5,6 +5,7 @@ from pathlib import Path
 from reelweave.loader.base.named_file import read_named_text
 from reelweave.loader.base.whole_file import whole_file
 from reelweave.loader.errors import UsageError
+from reelweave.pipelines.terminal.console import stderr
 
 _MOST_BYTES = 64 << 20
 
@@ -31,10 +32,48 @@ def write_whole(path: Path, data: bytes, option: str = "") -> None:
         option: option that names the file, for messages.
 
     Raises:
-        UsageError: the file cannot be written.
+        UsageError: the file cannot be written; see `output_target`.
     """
+    target = output_target(path, option)
     try:
-        with whole_file(path) as aside:
+        with whole_file(target) as aside:
             aside.write_bytes(data)
     except OSError as error:
         raise UsageError(f"{option} {path} cannot be written: {error.strerror}".strip()) from error
+
+
+def write_output(path: Path, data: bytes, option: str) -> None:
+    """Write a user's output as `write_whole` does, and say if it replaces a file.
+
+    Raises:
+        UsageError: the file cannot be written; see `output_target`.
+    """
+    say_replaced(path)
+    write_whole(path, data, option)
+
+
+def output_target(path: Path, option: str = "") -> Path:
+    """Return the path to write a file at: a link's target, so that the link stays.
+
+    Args:
+        path: file to write, which may exist.
+        option: option that names the file, for messages.
+
+    Raises:
+        UsageError: something is there that is no regular file, such as a folder, pipe or device.
+    """
+    named = f"{option} {path}".strip()
+    try:
+        target = path.resolve() if path.is_symlink() else path
+        if target.exists() and not target.is_file():
+            raise UsageError(f"{named} is no file: name a file, not a folder, pipe or device")
+    except (OSError, RuntimeError, ValueError) as error:  # a link to itself, a name that is too long
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError(f"{named} cannot be written: {reason}") from error
+    return target
+
+
+def say_replaced(path: Path) -> None:
+    """Say on stderr that a file is there, which an output replaces."""
+    if path.is_file():
+        stderr().print(f"{path} exists and is replaced", markup=False, soft_wrap=True)

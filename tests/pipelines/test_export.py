@@ -1,4 +1,5 @@
 import json
+import os
 import stat
 from pathlib import Path
 
@@ -60,6 +61,24 @@ def test_plain_weights_are_rounded_on_request(tmp_path: Path) -> None:
         "a": torch.bfloat16, "b": torch.bfloat16, "n": torch.int64,
     }  # fmt: skip
     assert torch.equal(found["a"].float(), MODEL["a"])
+
+
+def test_a_replaced_file_is_said_and_a_pipe_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(str(tmp_path), {"model": MODEL})
+    (tmp_path / "target.safetensors").write_text("mine")
+    (tmp_path / "link.safetensors").symlink_to("target.safetensors")
+    os.mkfifo(tmp_path / "pipe.safetensors")
+    monkeypatch.chdir(tmp_path)
+    assert main(["export", ".", "--out", "link.safetensors"]) == 0
+    assert "link.safetensors exists and is replaced" in capsys.readouterr().err
+    assert (tmp_path / "link.safetensors").is_symlink()
+    assert load_file(tmp_path / "target.safetensors").keys() == MODEL.keys()
+    for named in ("pipe.safetensors", f"file://{tmp_path}/pipe.safetensors"):
+        assert main(["export", ".", "--out", named]) == 2
+        assert "is no file" in capsys.readouterr().err
+    assert (tmp_path / "pipe.safetensors").is_fifo()
 
 
 def test_it_reads_and_writes_s3(tmp_path: Path) -> None:

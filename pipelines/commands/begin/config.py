@@ -20,7 +20,7 @@ from reelweave.pipelines.configuration.keys import Key, choices_of, keys_of, kin
 from reelweave.pipelines.configuration.kinds import EXAMPLES, KINDS
 from reelweave.pipelines.terminal.arguments import add_config, add_global, did_you_mean
 from reelweave.pipelines.terminal.console import print_json, stdout
-from reelweave.pipelines.terminal.files import write_whole
+from reelweave.pipelines.terminal.files import output_target, write_whole
 
 _MOST_MATCHES = 20
 
@@ -70,7 +70,7 @@ def _init(options: argparse.Namespace) -> None:
     if options.out is None:
         print(text, end="")
         return
-    if options.out.exists():
+    if output_target(options.out, "--out").exists():
         raise UsageError(f"--out {options.out} is there already; name a new file")
     write_whole(options.out, text.encode(), "--out")
     stdout().print(

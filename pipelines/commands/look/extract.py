@@ -11,7 +11,7 @@ from reelweave.loader.dataset.schema import PLACEMENT
 from reelweave.loader.errors import RunError, UsageError
 from reelweave.pipelines.configuration.storage_options import add_storage_arguments, storage_config
 from reelweave.pipelines.terminal.console import print_json, stdout
-from reelweave.pipelines.terminal.files import write_whole
+from reelweave.pipelines.terminal.files import output_target, write_whole
 from reelweave.pipelines.terminal.program import hint
 
 _UNSAFE = re.compile(r"[^\w-]")
@@ -50,13 +50,13 @@ def run(options: argparse.Namespace) -> int:
     if clip is None:
         raise RunError(_reason_gone(dataset, row))
     out = options.out or Path(f"{_UNSAFE.sub('_', key)[:200]}.{clip.suffix}")
-    written = [_write(out, clip.read())]
+    contents = {out: clip.read()}
     if options.sidecars:
         caption, metadata = _sidecars(dataset, row)
-        written += [
-            _write(out.with_suffix(".txt"), caption),
-            _write(out.with_suffix(".json"), metadata),
-        ]
+        contents |= {out.with_suffix(".txt"): caption, out.with_suffix(".json"): metadata}
+    for path, data in contents.items():
+        _check_new(path, data)
+    written = [_write(path, data) for path, data in contents.items()]
     if options.json:
         print_json({"key": key, "state": row["state"], "files": written, "bytes": clip.size})
         return 0
@@ -64,6 +64,17 @@ def run(options: argparse.Namespace) -> int:
     for path in written:
         stdout().print(f"{path}{rejected}", markup=False, soft_wrap=True)
     return 0
+
+
+def _check_new(path: Path, data: bytes) -> None:
+    """Refuse to replace a file that holds anything else than what is written."""
+    target = output_target(path, "--out")
+    try:
+        kept = not target.exists() or (target.stat().st_size == len(data) and target.read_bytes() == data)
+    except OSError as error:
+        raise UsageError(f"--out {path} cannot be read: {error.strerror}") from error
+    if not kept:
+        raise UsageError(f"--out {path} exists and holds something else; name a new file, or remove that one")
 
 
 def _write(path: Path, data: bytes) -> str:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from reelweave.loader.errors import UsageError
 from reelweave.pipelines.terminal.arguments import add_config
 from reelweave.pipelines.terminal.console import print_json, stderr, stdout, table
+from reelweave.pipelines.terminal.files import output_target
 from reelweave.pipelines.terminal.program import hint
 
 if TYPE_CHECKING:
@@ -126,6 +127,7 @@ def _shapes(options: argparse.Namespace) -> int:
     if options.predict:
         return _predict(config, options)
     out = options.out or Path("shapes.csv")
+    output_target(out, "--out")
     with stderr().status("making steps of every shape"):
         rows = bench_shapes(config, out)
     if rows is None:  # rank 0 prints
@@ -156,6 +158,7 @@ def _cascades(options: argparse.Namespace) -> int:
     if not 0 < options.rounds <= 1000:
         raise UsageError(f"--rounds is {options.rounds}; give 1 to 1000")
     config, out = _run_config(options), options.out or Path("cascades.csv")
+    output_target(out, "--out")
     with stderr().status("running text encoder, VAE and DiT of every shape"):
         rows = bench_cascades(config, out, options.rounds)
     if rows is None:  # rank 0 prints

@@ -11,7 +11,7 @@ from typing import Any
 
 from reelweave.loader.errors import UsageError
 from reelweave.pipelines.terminal.console import print_json, progress_bars, stdout, table
-from reelweave.pipelines.terminal.files import write_whole
+from reelweave.pipelines.terminal.files import output_target, write_output
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,6 +58,8 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError("--features are of one folder: evaluate one at a time")
     if options.lpips is not None and options.reference is None:
         raise UsageError("--lpips compares with --reference: give it, too")
+    if options.out is not None:
+        output_target(options.out, "--out")  # before hours of work
     from reelweave.pipelines.evaluation.evaluate import Evaluator
     from reelweave.pipelines.evaluation.frechet import frechet_distance, read_features
     from reelweave.pipelines.evaluation.run_scores import RunScores, has_validation_videos, validated_sets
@@ -107,7 +109,7 @@ def run(options: argparse.Namespace) -> int:
         rows[0]["metrics"]["frechet_distance"] = distance
     result = {"folders": rows}
     if options.out is not None:
-        write_whole(options.out, json.dumps(result, ensure_ascii=False, indent=1).encode(), "--out")
+        write_output(options.out, json.dumps(result, ensure_ascii=False, indent=1).encode(), "--out")
     if options.json:
         print_json(result)
         return 0

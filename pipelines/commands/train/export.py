@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from reelweave.loader.errors import UsageError
-from reelweave.loader.storage import StorageConfig, open_object
+from reelweave.loader.storage import Storage, StorageConfig, open_object
 from reelweave.pipelines.configuration.storage_options import add_storage_arguments, storage_config
 from reelweave.pipelines.terminal.console import print_json, stderr, stdout
+from reelweave.pipelines.terminal.files import output_target
 
 if TYPE_CHECKING:
     from reelweave.train.config.run import TrainConfig
@@ -81,10 +82,20 @@ def _file(options: argparse.Namespace, config: StorageConfig) -> dict[str, Any]:
     from reelweave.train.checkpoint.weights import weights_of
 
     saved = weights_of(options.checkpoint, options.weights, config)
-    target, path = open_object(options.out, config)
+    target, path = _output(options.out, config)
     exported = export(saved.storage, saved.folder, saved.state, saved.group, options.dtype, target, path)
     adapters = bool(saved.state.config.get("lora"))
     return {"step": saved.state.step, "weights": saved.group, "adapters": adapters, **exported._asdict()}
+
+
+def _output(out: str, config: StorageConfig) -> tuple[Storage, str]:
+    """Return where a file is written; say if it replaces one."""
+    target, path = open_object(out, config)
+    if "://" not in (local := target.uri(path)):
+        target, path = open_object(output_target(Path(local).absolute(), "--out"), config)
+    if target.stat(path) is not None:
+        _say(f"{out} exists and is replaced")
+    return target, path
 
 
 def _folder(options: argparse.Namespace, config: StorageConfig) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -105,6 +106,23 @@ def test_a_clip_is_extracted_whole(curated: Path, tmp_path: Path, source: str, s
         (staged,) = (curated / ".ledger/clips").glob(f"{row['key']}-*.mp4")
         assert staged.stem.endswith(digest[:16])
         assert beside["reason"] == row["reason"]
+
+
+def test_a_clip_replaces_no_other_file(curated: Path, tmp_path: Path) -> None:
+    key = row_of(curated, "a", "kept")["key"]
+    out, pipe = tmp_path / "clip.mp4", tmp_path / "pipe.mp4"
+    os.mkfifo(pipe)
+    done = reelweave("extract", curated, key, "--out", pipe)
+    assert (done.returncode, pipe.is_fifo()) == (2, True)
+    assert "is no file" in done.stderr
+    out.with_suffix(".txt").write_text("mine")
+    done = reelweave("extract", curated, key, "--out", out, "--sidecars")
+    assert done.returncode == 2
+    assert f"{tmp_path / 'clip.txt'} exists and holds something else" in done.stderr
+    assert not out.exists()
+    out.with_suffix(".txt").unlink()
+    for _ in range(2):  # again, the same bytes
+        assert reelweave("extract", curated, key, "--out", out, "--sidecars").returncode == 0
 
 
 def test_wrong_keys_end_with_the_nearest(curated: Path) -> None:

@@ -1,6 +1,7 @@
 """`reelweave sample` with a tiny trained checkpoint."""
 
 import json
+import os
 from pathlib import Path
 
 import av
@@ -44,6 +45,19 @@ def test_it_writes_a_video_of_the_size_asked_for(
         shapes = [frame.to_ndarray(format="rgb24").shape for frame in container.decode(stream)]
     assert shapes == [(16, 24, 3)] * 5
     assert [path.name for path in out.parent.iterdir()] == ["wave.mp4"]
+
+
+def test_a_video_that_is_replaced_is_said_and_a_pipe_is_refused(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, pipe = tmp_path / "wave.mp4", tmp_path / "pipe.mp4"
+    out.write_text("mine")
+    os.mkfifo(pipe)
+    assert sampled(trained, out) == 0
+    assert f"{out} exists and is replaced" in capsys.readouterr().err
+    assert sampled(trained, pipe) == 2
+    assert "is no file" in capsys.readouterr().err
+    assert pipe.is_fifo()
 
 
 def test_the_same_call_gives_the_same_bytes_and_others_give_others(trained: Path, tmp_path: Path) -> None:
