@@ -102,10 +102,20 @@ def print_json(value: Any) -> None:
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Titled:
-    """Return a table of plain text without lines: columns of numbers are aligned at the right."""
+    """Return a table of plain text without lines: columns of numbers are aligned at the right.
+
+    Columns without a name and a value are left out: `rich` counts them in another width than it measures, and folds the
+    widest column to make room.
+    """
     rich_table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    shown = [[_spoken_value(value) for value in row] for row in rows]
-    for column_index, column in enumerate(columns):
+    spoken = [[_spoken_value(value) for value in row] for row in rows]
+    used = [
+        index
+        for index, column in enumerate(columns)
+        if plain(column) or any(plain(row[index]) for row in spoken)
+    ]
+    shown = [[row[index] for index in used] for row in spoken]
+    for column_index, column in enumerate(columns[index] for index in used):
         cells = [row[column_index] for row in shown]
         numeric = any(cells) and all(not cell or _NUMBER.fullmatch(cell) for cell in cells)
         rich_table.add_column(plain(column), justify="right" if numeric else "left", overflow="fold")

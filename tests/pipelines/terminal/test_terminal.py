@@ -144,6 +144,16 @@ def test_a_table_has_no_lines_is_not_folded_in_a_pipe_and_its_headline_never() -
     ]
 
 
+@pytest.mark.parametrize("empty", [0, 1, 2])
+def test_an_empty_column_folds_no_other(empty: int) -> None:
+    columns, row = ["score", "value"], ["duplicate_share", 0.5]
+    columns.insert(empty, "")
+    row.insert(empty, "")
+    told = StringIO()
+    _PlainConsole(file=told).print(table("scores", columns, [row, row]))
+    assert [line.split() for line in told.getvalue().splitlines()[2:]] == [["duplicate_share", "0.5"]] * 2
+
+
 def test_quiet_leaves_results_and_errors(capsys: pytest.CaptureFixture[str]) -> None:
     for quiet, shown in ((True, ""), (False, "a note")):
         set_verbosity(quiet, verbose=False)
