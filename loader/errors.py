@@ -18,6 +18,10 @@ class NoLengthError(UsageError, TypeError):
     """Length of an object without one; a TypeError, which Python and training loops expect in that case."""
 
 
+class WrongTypeError(UsageError, TypeError):
+    """Argument of a wrong type; a TypeError, which Python programs expect in that case."""
+
+
 class RunError(Exception):
     """Failure of a correct call; the message names the file, shard or key at fault.
 

@@ -10,6 +10,7 @@ from functools import cached_property, partial
 import numpy as np
 from numpy.typing import NDArray
 
+from reelweave.loader.base.argument_types import path_text
 from reelweave.loader.blend.latents import common
 from reelweave.loader.blend.mixture import Mixture
 from reelweave.loader.blend.past import MAX_REVISIONS_CHARS, BlendRevision, fingerprint_of, past_revision
@@ -175,10 +176,12 @@ def open_blend(
         UsageError: a file is invalid; names file and key.
         RunError: a named dataset does not exist or is unfinished.
     """
-    resolved = resolve(os.fspath(uri), split, config or StorageConfig())
+    resolved = resolve(path_text(uri, "uri"), split, config or StorageConfig())
     return Blend(resolved.datasets, resolved.leaves, resolved.tree)
 
 
 def open_source(uri: str | os.PathLike[str], config: StorageConfig | None = None) -> SampleSource:
     """Open a dataset, or the train split of a blend file if the path ends in .yaml."""
-    return open_blend(uri, config=config) if is_blend_file(os.fspath(uri)) else open_dataset(uri, config)
+    return (
+        open_blend(uri, config=config) if is_blend_file(path_text(uri, "uri")) else open_dataset(uri, config)
+    )

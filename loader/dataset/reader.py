@@ -1,6 +1,5 @@
 """Dataset reader: a mapped plan index, tables, and one range read per clip."""
 
-import operator
 import os
 import zlib
 from collections.abc import Collection
@@ -11,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from reelweave.loader.base.argument_types import check_protocol, whole_number
 from reelweave.loader.base.arrays import IndexArray, numbers
 from reelweave.loader.base.shared.node_files import NodeFiles
 from reelweave.loader.dataset.epoch_draws import Draws
@@ -57,6 +57,7 @@ class Dataset(TableReader):
     def __init__(
         self, storage: Storage, config: StorageConfig | None = None, without: Collection[str] = ()
     ) -> None:
+        check_protocol(storage, "uri", "storage", 'open a dataset by its path with open_dataset("URI")')
         super().__init__(storage, without)
         self.shard_storage: Storage = shard_storage(storage, self.manifest, config)
         self.node = NodeFiles(None if config is None else config.node_folder)
@@ -73,10 +74,15 @@ class Dataset(TableReader):
         """Return the sample in a row of the index, by one range read; negative numbers count from the last row.
 
         Raises:
+            UsageError: the number is none, such as a key or a range.
             IndexError: there is no such row.
             RunError: its bytes are not those the index promises.
         """
-        row = operator.index(row_number)
+        row = whole_number(
+            row_number,
+            "the row",
+            "give its number; dataset.row_number(key) is that of a key, and of a range each row is read",
+        )
         if not -len(self) <= row < len(self):
             raise IndexError(f"{self.storage.root} has {len(self)} samples, and none in row {row}")
         row %= len(self)

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from urllib.parse import unquote
 
+from reelweave.loader.base.argument_types import path_text
 from reelweave.loader.errors import UsageError
 from reelweave.loader.storage.base import Storage
 from reelweave.loader.storage.config import StorageConfig
@@ -35,9 +36,10 @@ def open_storage(
         listed_in: URI of the list, manifest or blend that contains ``uri``; "" if the user gave it.
 
     Raises:
-        UsageError: the scheme is unknown, or `reelweave.loader.storage.reach.permissions` refuses the URI.
+        UsageError: the URI is no text or path, its scheme is unknown, or `reelweave.loader.storage.reach.permissions`
+            refuses it.
     """
-    storage = _storage(os.fspath(uri), config, listed_in)
+    storage = _storage(path_text(uri, "uri"), config, listed_in)
     _check_reach(storage.root, listed_in, config)
     if isinstance(storage, LocalStorage) and os.path.isfile(storage.folder):  # noqa: PTH113 - raises nothing
         raise UsageError(f"{storage.root} is a file; give a folder")
@@ -59,7 +61,7 @@ def open_object(
     Raises:
         UsageError: see `open_storage`; also if the URI names a folder or a bucket.
     """
-    text = os.fspath(uri)
+    text = path_text(uri, "uri")
     if _WEB.fullmatch(text):
         storage, name = _open_web_object(text, config, listed_in)
     else:

@@ -6,6 +6,7 @@ from typing import Any, Literal, NoReturn
 import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
+from reelweave.loader.base.argument_types import check_type, whole_number
 from reelweave.loader.batch import Microbatch, Pack, Step
 from reelweave.loader.errors import UsageError
 from reelweave.loader.read.share import NO_WORKERS
@@ -26,7 +27,8 @@ class StepLoader(IterableDataset[Step]):
         repeats: True for evaluation: every pass begins where the stream stands now, with the same samples and frames.
 
     Raises:
-        UsageError: worker processes were requested for a stream that ranks read together.
+        UsageError: an argument has a wrong type, or worker processes were requested for a stream that ranks
+            read together.
     """
 
     def __init__(
@@ -36,6 +38,10 @@ class StepLoader(IterableDataset[Step]):
         start: Literal["fork", "spawn", "forkserver"] | None = None,
         repeats: bool = False,
     ) -> None:
+        check_type(stream, VideoStream, "stream", "give a VideoStream, such as VideoStream(dataset, config)")
+        processes = whole_number(processes, "processes", "give the number of worker processes, 0 for none")
+        if processes < 0:
+            raise UsageError(f"processes is {processes}; give the number of worker processes, 0 for none")
         if processes and stream.share is not None:
             raise UsageError(NO_WORKERS)
         self.stream = stream

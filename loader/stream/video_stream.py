@@ -8,10 +8,11 @@ from typing import Any, NoReturn
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
+from reelweave.loader.base.argument_types import check_protocol, check_type, whole_number
 from reelweave.loader.batch import Batch, Microbatch, Pack, UpcomingMicrobatch
 from reelweave.loader.blend.source import SampleSource
 from reelweave.loader.buckets.assignment import Assignment, Bucket, buckets_of
-from reelweave.loader.buckets.cost import Cost
+from reelweave.loader.buckets.cost import Cost, LinearQuadraticCost, PowerCost
 from reelweave.loader.dataset.latents import Latents
 from reelweave.loader.errors import UsageError
 from reelweave.loader.plan.position import Position
@@ -42,6 +43,9 @@ from reelweave.loader.stream.upcoming import upcoming_step
 
 _log = logging.getLogger(__name__)
 
+_GIVE_SOURCE = 'give a dataset or a blend, such as open_dataset("URI") or open_source("URI")'
+_GIVE_BATCH = "give the last batch of the stream that was used; of a step it is step.batches[-1]"
+
 
 class VideoStream(IterableDataset[Microbatch | Pack]):
     """Microbatches of one rank, in plan order.
@@ -67,8 +71,9 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
         steps_per_epoch: optimizer steps of the first epoch if nothing changes it, equal on all ranks.
 
     Raises:
-        UsageError: the rank does not exist, the buckets hold fewer samples than ranks or a smaller share of them than
-            was asked for, the stored latents belong to other buckets, or the clips to read were left out.
+        UsageError: an argument has a wrong type, the rank does not exist, the buckets hold fewer samples than ranks or
+            a smaller share of them than was asked for, the stored latents belong to other buckets, or the
+            clips to read were left out.
     """
 
     def __init__(
@@ -79,6 +84,15 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
         world_size: int = 1,
         share: Share | None = None,
     ) -> None:
+        check_protocol(source, "draws", "source", _GIVE_SOURCE)
+        check_type(
+            config,
+            StreamConfig,
+            "config",
+            "give a StreamConfig; StreamConfig.model_validate(values) reads a dict",
+        )
+        rank = whole_number(rank, "rank", "give the rank as an integer")
+        world_size = whole_number(world_size, "world_size", "give the number of ranks as an integer")
         if not 0 <= rank < world_size:
             raise UsageError(f"rank {rank} does not exist in a world of {world_size} ranks")
         if share is None:
@@ -140,6 +154,7 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
 
     def state_after(self, batch: Batch) -> dict[str, Any]:
         """Return the state from which a stream continues behind ``batch``; within a step, the step's beginning."""
+        check_type(batch, Batch, "batch", _GIVE_BATCH)
         return self.cursor.state(batch.after)
 
     def advance(self, batch: Batch) -> None:
@@ -148,6 +163,7 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
         Args:
             batch: last used batch; its pass is not disturbed.
         """
+        check_type(batch, Batch, "batch", _GIVE_BATCH)
         self.cursor.move(batch.after)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -160,6 +176,9 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
             UsageError: the state belongs to another dataset, seed, bucket configuration or version, so its position
                 counts steps of another plan. Or the epoch has too many settings for a state.
         """
+        check_type(
+            state, dict, "state", "give what stream.state_dict() or stream.state_after(batch) returned"
+        )
         self.cursor.load(state)
 
     def adopt(self, source: SampleSource) -> None:
@@ -173,10 +192,12 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
             source: the same dataset or blend, opened again.
 
         Raises:
-            UsageError: `source` is no later revision, or has no record of the current one.
+            UsageError: `source` is no later revision, or has no record of the current one; the stream stays as it was.
         """
+        check_protocol(source, "draws", "source", _GIVE_SOURCE)
+        excluded = excluded_rows(source, self.config.exclude, says=self.rank == 0)
         self.cursor.adopt(source)
-        self.excluded = excluded_rows(source, self.config.exclude, says=self.rank == 0)
+        self.excluded = excluded
 
     @property
     def cost(self) -> Cost:
@@ -192,6 +213,9 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
         Args:
             cost: seconds of a microbatch (`reelweave.loader.buckets.recalibrate`).
         """
+        check_type(
+            cost, (LinearQuadraticCost, PowerCost), "cost", "give a LinearQuadraticCost or a PowerCost"
+        )
         return self.cursor.recalibrate(cost)
 
     def steps_of_epoch(self, position: Position | None = None) -> int:

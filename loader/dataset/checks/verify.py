@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from reelweave.loader.base.argument_types import check_protocol
 from reelweave.loader.dataset.checks.cross_tables import MAX_PROBLEMS, CrossChecks
 from reelweave.loader.dataset.checks.verify_shards import check_shards, leads_out
 from reelweave.loader.dataset.history import SHAPE, RevisionHistory
@@ -75,6 +76,7 @@ def verify(
         MachineError: the disk, the network or this machine keeps a file from being read.
         RunError: the manifest is missing or unreadable.
     """
+    check_protocol(storage, "uri", "storage", 'give open_storage("URI") of the dataset')
     manifest = read_manifest(storage)
     result = Verification(remark="" if manifest.foreign is None else _NOT_DECODED)
     with RowsByShard(manifest.shards) as rows:

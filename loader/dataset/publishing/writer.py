@@ -9,6 +9,7 @@ from typing import Any, Self
 
 import pyarrow as pa
 
+from reelweave.loader.base.argument_types import check_protocol
 from reelweave.loader.dataset.history import RevisionHistory, ancestors
 from reelweave.loader.dataset.manifest import (
     MANIFEST,
@@ -256,6 +257,7 @@ class DatasetWriter:
         config: dict[str, Any] | None = None,
         versions: dict[str, str] | None = None,
     ) -> None:
+        check_protocol(storage, "uri", "storage", 'give open_storage("URI") of the new dataset')
         if storage.stat(MANIFEST) is not None:
             raise UsageError(f"{storage.root} already holds a dataset; choose another place")
         self._storage = storage

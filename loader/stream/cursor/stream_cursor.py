@@ -85,11 +85,13 @@ class StreamCursor(PositionTracker):
         if get_worker_info() is None:
             self._move_behind(LoaderPosition(state.stream, state.rank, state.next, 0))
             return self.begin()
-        if not self._move_to(state.stream) or state.rank != self.rank:
+        position, is_planned_alike = self._find_position(state.stream)
+        if not is_planned_alike or state.rank != self.rank:
             raise UsageError(
                 f"the loader's state was saved by rank {state.rank} or planned otherwise, so its processes stand at"
                 " other places now; give it to the stream, stream.load_state_dict(loader_state), and none to the loader"
             )
+        self.move(position)
         return self.begin_at(state.next)
 
     def adopt(self, source: SampleSource) -> None:
@@ -103,7 +105,7 @@ class StreamCursor(PositionTracker):
         self.source, self.plans = source, CurriculumPlans(source, self._config)
         try:
             self._move_to(state)
-        except UsageError:
+        except BaseException:
             self.source, self.plans = before
             raise
 
@@ -127,16 +129,22 @@ class StreamCursor(PositionTracker):
 
     def _move_behind(self, saved: LoaderPosition) -> None:
         """Continue behind the last microbatch of a loader; from the step's beginning if the plan differs."""
-        if self._move_to(saved.stream) and saved.rank == self.rank:
-            self.move(self.position, saved.used + saved.more)
+        position, is_planned_alike = self._find_position(saved.stream)
+        if is_planned_alike and saved.rank == self.rank:
+            self.move(position, saved.used + saved.more)
         elif saved.more:
             raise UsageError(
                 "cannot resume: a StatefulDataLoader with snapshot_every_n_steps > 1 counted microbatches of"
                 f" rank {saved.rank} and its plan; use the rank, ranks and plan of that time, or snapshots of each step"
             )
+        else:
+            self.move(position)
 
-    def _move_to(self, state: dict[str, Any]) -> bool:
-        """Move to a state; return False if the rest of its epoch is divided differently from when it was saved."""
+    def _move_to(self, state: dict[str, Any]) -> None:
+        self.move(self._find_position(state)[0])
+
+    def _find_position(self, state: dict[str, Any]) -> tuple[Position, bool]:
+        """Return the position of a state, and False if the rest of its epoch is divided differently from then."""
         loaded = read_state(state)
         position = continued_position(
             loaded,
@@ -149,5 +157,4 @@ class StreamCursor(PositionTracker):
         )
         if self.rank == 0 and loaded.position.step:
             warn_of_step_size(loaded.position.part, position.part)
-        self.move(position)
-        return bool(position == loaded.position)
+        return position, bool(position == loaded.position)

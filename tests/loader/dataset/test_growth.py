@@ -21,8 +21,9 @@ from reelweave.loader.dataset import (
     write_shard,
 )
 from reelweave.loader.dataset.history import REMEMBERED, SHAPE, RevisionHistory
+from reelweave.loader.dataset.manifest import history_path
 from reelweave.loader.dataset.plan_index import DTYPES, PlanIndex
-from reelweave.loader.errors import UsageError
+from reelweave.loader.errors import RunError, UsageError
 from reelweave.loader.plan.shuffle import Shuffle
 from reelweave.loader.storage import open_storage
 from reelweave.loader.stream.video_stream import VideoStream
@@ -114,6 +115,21 @@ def test_a_running_stream_adopts_a_revision_as_a_resumed_one_does(
     # Who goes on with the state that this one has now needs the later revision.
     with pytest.raises(UsageError, match="dataset was"):
         VideoStream(open_dataset(write(growing.parent / "other", samples)), settings).load_state_dict(state)
+
+
+def test_a_stream_goes_on_as_before_where_a_later_revision_cannot_be_read(
+    growing: Path, samples: list[Sample]
+) -> None:
+    settings = config(epochs=1, decode=False)
+    whole = [micro.keys for micro in VideoStream(open_dataset(growing), settings)]
+    stream = VideoStream(before := open_dataset(growing), settings)
+    state = stream.state_dict()
+    later = add(growing, samples[SAMPLES - 5 : SAMPLES])
+    (growing / history_path(later.manifest.revision)).unlink()
+    with pytest.raises(RunError):
+        stream.adopt(later)
+    assert (stream.source, stream.state_dict()) == (before, state)
+    assert [micro.keys for micro in stream] == whole
 
 
 def test_between_two_epochs_nothing_of_the_old_revision_is_left(growing: Path, samples: list[Sample]) -> None:
