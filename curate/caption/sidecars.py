@@ -3,9 +3,10 @@
 import json
 from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections import Counter
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
+from reelweave.curate.sources.attributes import MAX_NAME_CHARS, clean
 from reelweave.curate.sources.column_names import names_spans
 from reelweave.loader.errors import ObjectError
 from reelweave.loader.storage.base import ObjectInfo, Storage
@@ -15,19 +16,35 @@ SIDECARS = (".txt", ".json")
 """Suffixes of sidecars, in the order in which they are read."""
 UNUSED = "unused_sidecar"
 """Key of a caption's provenance: the sidecar that was not used, though a caption came from elsewhere."""
+OTHER = "other_sidecar"
+"""Key of a caption's provenance: the sidecar with another caption, which was not used."""
+FURTHER_KEYS = "unused_keys"
+"""Key of a caption's provenance: the JSON sidecar that has more keys than its caption, and these keys."""
 CUT = "cut_of"
 """Key of a caption's provenance: the length of the text of which it is the begin."""
 _UNREADABLE, _UNUSED = "unreadable:", "unused:"
 _NOT_UTF8 = "not UTF-8"
-_SHOWN_KEYS = 3
+_SHOWN_KEYS = 10
 
 
 class UnusedSidecarError(Exception):
     """Reason why a sidecar gives no caption."""
 
 
-def read_sidecar(storage: Storage, info: ObjectInfo, max_chars: int) -> str:
-    """Return the caption in a sidecar; "" where it was removed meanwhile.
+class Sidecar(NamedTuple):
+    """Content of a sidecar.
+
+    Attributes:
+        text: Its caption; "" where the file was removed meanwhile.
+        keys: Further keys of JSON that have values, which are not used.
+    """
+
+    text: str = ""
+    keys: tuple[str, ...] = ()
+
+
+def read_sidecar(storage: Storage, info: ObjectInfo, max_chars: int) -> Sidecar:
+    """Return the content of a sidecar.
 
     Args:
         storage: Storage of the source.
@@ -45,20 +62,21 @@ def read_sidecar(storage: Storage, info: ObjectInfo, max_chars: int) -> str:
     try:
         data = storage.read(info.path, 0, limit)
     except FileNotFoundError:
-        return ""
+        return Sidecar()
     try:
         text = data.decode("utf-16" if data.startswith((BOM_UTF16_LE, BOM_UTF16_BE)) else "utf-8-sig")
     except UnicodeDecodeError:
         raise UnusedSidecarError(_NOT_UTF8) from None
+    sidecar = Sidecar(text)
     if info.path.endswith(".json") and text.strip():
-        text = _caption_of(text, info.path)
-    if not text.strip():
+        sidecar = _sidecar_of(text, info.path)
+    if not sidecar.text.strip():
         raise UnusedSidecarError("empty")
-    return text
+    return sidecar
 
 
-def _caption_of(text: str, path: str) -> str:
-    """Return the caption in JSON."""
+def _sidecar_of(text: str, path: str) -> Sidecar:
+    """Return the caption and the further keys of JSON."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):  # nested too deeply
@@ -74,7 +92,19 @@ def _caption_of(text: str, path: str) -> str:
         )
     if not (isinstance(caption, str) or first_text(caption)) and caption not in (None, []):
         raise UnusedSidecarError('JSON whose "caption" is no text')
-    return first_text(caption)
+    return Sidecar(first_text(caption), _further_keys(value))
+
+
+def _further_keys(value: dict[str, Any]) -> tuple[str, ...]:
+    """Return the names of keys beside the caption that have a value."""
+    names = (name for name, nested in value.items() if name != "caption" and nested not in (None, "", [], {}))
+    return tuple(clean(" ".join(name.split()))[:MAX_NAME_CHARS] for name in names)
+
+
+def describe_keys(name: str, keys: Sequence[str]) -> str:
+    """Return a JSON sidecar and its further keys in words."""
+    more = ", ..." if len(keys) > _SHOWN_KEYS else ""
+    return f"{name} ({', '.join(keys[:_SHOWN_KEYS])}{more})"
 
 
 def _lists_segments(value: Any) -> bool:

@@ -8,16 +8,20 @@ from dataclasses import replace
 from reelweave.curate.caption.config import CaptionConfig
 from reelweave.curate.caption.sidecars import (
     CUT,
+    FURTHER_KEYS,
+    OTHER,
     SIDECARS,
     UNUSED,
+    Sidecar,
     UnusedSidecarError,
+    describe_keys,
     is_unused,
     read_sidecar,
     unused_origin,
 )
 from reelweave.curate.caption.types import NO_CAPTION, Caption
 from reelweave.curate.sources.source_ref import stem_of
-from reelweave.loader.errors import ObjectError
+from reelweave.loader.errors import ObjectError, RunError
 from reelweave.loader.storage.base import Storage
 from reelweave.loader.text import words
 
@@ -52,8 +56,9 @@ def find_written(
         tags: Tags of the container.
         config: Settings of the accepted origins.
 
-    Where nothing else gives a text, the origin is that of the first sidecar that was not used and the reason; where a
-    tag does, `UNUSED` of the provenance names it.
+    Of a JSON sidecar the caption alone is used: `FURTHER_KEYS` of the provenance names its further keys, and `OTHER` a
+    second sidecar with another caption. Where nothing else gives a text, the origin is that of the first sidecar that
+    was not used and the reason; where a tag does, `UNUSED` of the provenance names it.
 
     Raises:
         MachineError: The disk, the network or this machine keeps a sidecar from being read.
@@ -63,27 +68,43 @@ def find_written(
     if found.text:
         return found
     stem = stem_of(path)
-    unused = ""
-    for suffix in SIDECARS if config.sidecars else ():
-        name = f"{stem.rsplit('/', 1)[-1]}{suffix}"
-        try:
-            info = storage.stat(stem + suffix)
-        except ObjectError:  # a signed address of the video rarely opens its neighbours
-            break
-        try:
-            text = read_sidecar(storage, info, config.max_chars) if info else ""
-        except UnusedSidecarError as error:
-            unused = unused or unused_origin(name, error)
-            continue
-        found = _caption(text, f"sidecar:{name}", config)
-        if found.text:
-            return found
+    found, unused = _from_sidecars(storage, stem, config) if config.sidecars else (NO_CAPTION, "")
+    if found.text:
+        return found
     if config.container:
         for tag in CONTAINER_TAGS:
             found = _caption(tags.get(tag, ""), f"container:{tag}", config)
             if plausible(found.text, stem.rsplit("/", 1)[-1]):
                 return with_unused(found, unused)
     return Caption("", unused) if unused else NO_CAPTION
+
+
+def _from_sidecars(storage: Storage, stem: str, config: CaptionConfig) -> tuple[Caption, str]:
+    """Return the caption of the first sidecar that has one, and the origin of the first one before without."""
+    caption, unused = NO_CAPTION, ""
+    for suffix in SIDECARS:
+        name = f"{stem.rsplit('/', 1)[-1]}{suffix}"
+        try:
+            info = storage.stat(stem + suffix)
+        except ObjectError:  # a signed address of the video rarely opens its neighbours
+            break
+        try:
+            sidecar = read_sidecar(storage, info, config.max_chars) if info else Sidecar()
+        except UnusedSidecarError as error:
+            unused = unused or unused_origin(name, error)
+            continue
+        except RunError:
+            if caption.text:  # nothing is needed of it
+                break
+            raise
+        keys = {FURTHER_KEYS: describe_keys(name, sidecar.keys)} if sidecar.keys else {}
+        text = _caption(sidecar.text, f"sidecar:{name}", config)
+        if not caption.text:
+            caption = replace(text, provenance={**text.provenance, **keys})
+            continue
+        other = {OTHER: name} if text.text not in ("", caption.text) else {}
+        caption = replace(caption, provenance={**caption.provenance, **other, **keys})
+    return caption, unused
 
 
 def with_unused(caption: Caption, origin: str) -> Caption:

@@ -31,7 +31,7 @@ from reelweave.curate.run.state.run_inputs import RunInputs
 from reelweave.curate.run.tables.clip_locations import identities_of
 from reelweave.curate.run.tables.clips import clip_ids
 from reelweave.curate.run.tables.columns import equal, filter_rows, places_in, texts_of
-from reelweave.curate.run.tables.remarks import describe_captions, describe_clips
+from reelweave.curate.run.tables.remarks import describe_captions, describe_clips, describe_sidecars
 from reelweave.curate.run.tables.samples import accounting_table, scores_table
 from reelweave.curate.run.undone import describe_unanswered
 from reelweave.curate.run.write_shards import write_shards
@@ -250,6 +250,7 @@ def _curate(
     notes = (
         *driver.notes(),
         *describe_captions(clips, config.captions.max_chars),
+        *describe_sidecars(clips),
         *state.verdict.copies.notes,
         *describe_clips(clips),
     )

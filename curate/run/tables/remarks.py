@@ -6,7 +6,7 @@ from collections.abc import Iterable
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from reelweave.curate.caption.sidecars import CUT, UNUSED, describe_unused
+from reelweave.curate.caption.sidecars import CUT, FURTHER_KEYS, OTHER, UNUSED, describe_unused
 from reelweave.curate.run.tables.columns import column, equal, filter_rows
 from reelweave.loader.text import pluralize
 
@@ -31,6 +31,32 @@ def describe_captions(clips: Iterable[pa.Table], max_chars: int) -> tuple[str, .
         f"{clips_have} a written caption of more than captions.max_chars = {max_chars:,} characters: the rest is cut"
         " off",
     )
+
+
+def describe_sidecars(clips: Iterable[pa.Table]) -> tuple[str, ...]:
+    """Return in words of how many films with kept clips a sidecar was not used, or only in part."""
+    films: dict[str, set[int]] = {OTHER: set(), FURTHER_KEYS: set()}
+    first: dict[str, str] = {}
+    for table in clips:
+        kept = filter_rows(table, equal(table, "state", "kept"))
+        for key, sources in films.items():
+            values = pc.map_lookup(column(kept, "caption_provenance"), key, "first")
+            named = pc.is_valid(values)
+            sources.update(pc.filter(column(kept, "source"), named).to_pylist())
+            if key not in first and (value := next(iter(pc.drop_null(values)), None)) is not None:
+                first[key] = value.as_py()
+    notes = []
+    if count := len(films[OTHER]):
+        notes.append(
+            f"{pluralize(count, 'film has', 'films have')} a NAME.txt and a NAME.json with different captions: that of"
+            f" NAME.txt is used (not used, the first: {first[OTHER]})"
+        )
+    if count := len(films[FURTHER_KEYS]):
+        notes.append(
+            f'{pluralize(count, "film has", "films have")} a NAME.json with keys beside "caption", which are not used'
+            f" (the first: {first[FURTHER_KEYS]}); a list of inputs keeps such columns as attributes (docs/inputs.md)"
+        )
+    return tuple(notes)
 
 
 def describe_clips(clips: Iterable[pa.Table]) -> tuple[str, ...]:

@@ -51,21 +51,29 @@ def test_a_sidecar_that_lists_segments_captions_no_clip_with_its_first(tmp_path:
     with pytest.raises(ObjectError, match=r"a\.b\.json lists captions of segments"):
         caption_of(tmp_path)
     put(tmp_path, "deep/a.b.json", json.dumps({"caption": ["A boat."], "timestamp": [[0, 3]], "start": 3}))
-    assert caption_of(tmp_path) == Caption("A boat.", "sidecar:a.b.json")
+    keys = {"unused_keys": "a.b.json (timestamp, start)"}
+    assert caption_of(tmp_path) == Caption("A boat.", "sidecar:a.b.json", keys)
 
 
 def test_a_text_sidecar_comes_before_json(tmp_path: Path) -> None:
     put(tmp_path, "deep/a.b.txt", "\ufeff A boat \n on a lake. \n")
     put(tmp_path, "deep/a.b.json", json.dumps({"caption": "other"}))
     assert caption_of(tmp_path, tags={"title": TAG}, container=True) == Caption(
-        "A boat on a lake.", "sidecar:a.b.txt"
+        "A boat on a lake.", "sidecar:a.b.txt", {"other_sidecar": "a.b.json"}
     )
+    # What is wrong with a file that is not needed keeps no caption back.
+    put(
+        tmp_path,
+        "deep/a.b.json",
+        json.dumps({"caption": ["A boat.", "A kite."], "timestamp": [[0, 3], [3, 6]]}),
+    )
+    assert caption_of(tmp_path) == Caption("A boat on a lake.", "sidecar:a.b.txt")
 
 
 def test_a_json_sidecar_comes_before_the_container(tmp_path: Path) -> None:
     put(tmp_path, "deep/a.b.json", json.dumps({"caption": "A boat.", "licence": "CC0"}))
     found = caption_of(tmp_path, tags={"title": TAG}, container=True)
-    assert found == Caption("A boat.", "sidecar:a.b.json")
+    assert found == Caption("A boat.", "sidecar:a.b.json", {"unused_keys": "a.b.json (licence)"})
 
 
 @pytest.mark.parametrize(

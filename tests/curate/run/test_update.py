@@ -288,6 +288,34 @@ def test_sidecars_that_are_not_used_are_counted_by_reason(tmp_path: Path) -> Non
     assert 'unused:one.json (JSON without the key "caption")' in origins
 
 
+def test_what_of_sidecars_is_not_used_is_counted(tmp_path: Path) -> None:
+    raw, out = tmp_path / "raw", tmp_path / "dataset"
+    for number, name in enumerate(("one", "two", "three", "four")):
+        write_video(raw / f"{name}.mp4", (30,), first_scene=2 * number)
+        (raw / f"{name}.txt").write_text("A boat.")
+    (raw / "one.json").write_text('{"caption": "A kite.", "licence": "CC0"}')
+    (raw / "two.txt").unlink()
+    (raw / "two.json").write_text('{"caption": "A lake.", "licence": "CC0", "rating": 5, "empty": null}')
+    (raw / "three.json").write_text('{"caption": " A  boat."}')
+    notes = curate([str(raw)], str(out), SMALL).notes
+    assert [note for note in notes if "NAME.json" in note] == [
+        "1 film has a NAME.txt and a NAME.json with different captions: that of NAME.txt is used (not used, the first:"
+        " one.json)",
+        '2 films have a NAME.json with keys beside "caption", which are not used (the first: one.json (licence)); a'
+        " list of inputs keeps such columns as attributes (docs/inputs.md)",
+    ]
+    rows = {Path(row["source"]).stem: row for row in open_dataset(out).index.to_pylist()}
+    assert {name: row["caption"] for name, row in rows.items()} == {
+        "one": "A boat.",
+        "two": "A lake.",
+        "three": "A boat.",
+        "four": "A boat.",
+    }
+    assert dict(rows["two"]["caption_provenance"]) == {"unused_keys": "two.json (licence, rating)"}
+    assert not rows["three"]["caption_provenance"]
+    assert not rows["four"]["caption_provenance"]
+
+
 def test_sidecars_of_sources_that_lists_name_are_noticed_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
