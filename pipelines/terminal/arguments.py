@@ -64,10 +64,26 @@ class _Once(argparse.Action):
         given = vars(namespace).setdefault("given", {})
         if option_string is not None:
             if self.dest in given and given[self.dest] != values:
-                note = f"{option_string} is given twice: {values} holds, {given[self.dest]} does not"
-                namespace.repeated = [*getattr(namespace, "repeated", ()), note]
+                _note_repeated(namespace, option_string, values, given[self.dest])
             given[self.dest] = values
         setattr(namespace, self.dest, values)
+
+
+class _Override(argparse.Action):
+    """``KEY=VALUE`` appended to those before; of one key with several values the last holds, which is noted."""
+
+    def __call__(self, _: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        earlier = list(getattr(namespace, self.dest))
+        key, _, value = values.partition("=")
+        before = [other.partition("=")[2] for other in earlier if other.partition("=")[0] == key]
+        if before and before[-1] != value:
+            _note_repeated(namespace, f"{option_string} {key}", value, before[-1])
+        setattr(namespace, self.dest, [*earlier, values])
+
+
+def _note_repeated(namespace: Any, option: str, holds: object, before: object) -> None:
+    note = f"{option} is given twice: {holds} holds, {before} does not"
+    namespace.repeated = [*getattr(namespace, "repeated", ()), note]
 
 
 class Program(Parser):
@@ -125,7 +141,7 @@ def add_config(
         help=f"{described}; a path, or an address such as s3://bucket/NAME.yaml",
     )
     parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help=f"override {overrides}, repeatable"
+        "--set", action=_Override, default=[], metavar="KEY=VALUE", help=f"override {overrides}, repeatable"
     )
 
 

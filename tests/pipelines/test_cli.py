@@ -141,6 +141,10 @@ def test_a_mistyped_word_is_met_with_the_nearest(words: list[str], said: str) ->
             ["config", "show", "curate", "--config=a", "--config=b"],
             "--config is given twice: b holds, a does not",
         ),
+        (
+            ["train", "--config", "a", "--set", "seed=1", "--set=seed=2", "--set", "out=r", "--set", "out=r"],
+            "--set seed is given twice: 2 holds, 1 does not",
+        ),
         (["train", "--config", "a.yaml", "--config", "a.yaml"], None),
         (["-q", "train", "--config", "a.yaml", "--config", "b.yaml"], None),
     ],
