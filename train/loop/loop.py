@@ -16,6 +16,7 @@ from reelweave.loader.buckets.recalibrate import RecalibrateConfig, recalibrate
 from reelweave.loader.errors import RunError
 from reelweave.loader.settings import unread_keys
 from reelweave.loader.storage import Storage, open_storage
+from reelweave.loader.text import pluralize
 from reelweave.train.checkpoint.saver import Checkpoints
 from reelweave.train.checkpoint.state import BaseWeights, CheckpointState, FrozenPart
 from reelweave.train.config.run import TrainConfig
@@ -139,8 +140,8 @@ class TrainingLoop(ABC, Generic[Config]):
         Raises:
             UsageError: The latest checkpoint belongs to another configuration, a published part cannot be had, or the
                 samples do not fit the model.
-            RunError: The stream ended early, a checkpoint is damaged or cannot be written, a rank was lost, or losses
-                stay non-finite.
+            RunError: Not one sample of all steps could be read, the stream ended early, a checkpoint is damaged or
+                cannot be written, a rank was lost, or losses stay non-finite.
         """
         device = processes.ranks.world.device
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
@@ -254,20 +255,32 @@ class _Steps(Generic[Config]):
                 last = step
             if ends:
                 break
-        if lost := self._describe_missing(step - done):
-            log.say(lost)
+        self._report_missing(step - done, is_whole=last == total_steps)
         return last
 
-    def _describe_missing(self, steps: int) -> str:
-        """Return in words what the steps of this run lacked of their samples; "" for nothing."""
+    def _report_missing(self, steps: int, is_whole: bool) -> None:
+        """Say what the steps of this run lacked of their samples.
+
+        Args:
+            steps: Steps of this run.
+            is_whole: Whether the run reached its last step, and was not asked to stop.
+
+        Raises:
+            RunError: A whole run had not one sample.
+        """
         if not self._missing_by_step:
-            return ""
+            return
         empty = sum(share > 1 - _ROUNDING for share in self._missing_by_step)
-        return (
+        self._log.say(
             f"{len(self._missing_by_step):,} of {steps:,} steps lacked samples that could not be read and that no other"
             f" replaced, {sum(self._missing_by_step) / steps:.2%} of all; {empty:,} steps had none at all and taught"
             f" nothing. bad_samples.jsonl names them"
         )
+        if is_whole and empty == steps:
+            raise RunError(
+                f"nothing was trained: not one sample of {pluralize(steps, 'step')} could be read. bad_samples.jsonl in"
+                " the folder of the run says why; mend the dataset, and train into another folder"
+            )
 
     def _train_step(self, step: int) -> _Step:
         """Make one optimizer step of all ranks."""

@@ -22,3 +22,16 @@ def test_no_rank_ends_at_a_damaged_sample_alone_in_its_bucket(tmp_path: Path, ra
     assert {one["key"] for one in said} == {"tall"}
     assert "of 4 steps lacked samples that could not be read and that no other replaced" in ended.errors[0]
     assert "lacked samples" not in ended.errors[1]
+
+
+def test_a_run_in_which_not_one_sample_could_be_read_fails_behind_its_checkpoint(
+    tmp_path: Path, ranks: Ranks
+) -> None:
+    damaged = [make_sample(f"key{number}", b"not a video\n" * 400, 6, (80, 64)) for number in range(4)]
+    dataset, out = write(tmp_path / "set", damaged), tmp_path / "run"
+    ended = ranks.run(worlds.train_dataset, 2, str(dataset), str(out), 2, 1, None)
+    assert ended.codes == [1, 1], ended.errors
+    assert "2 of 2 steps lacked samples" in ended.errors[0]
+    assert "nothing was trained: not one sample of 2 steps could be read" in ended.errors[0]
+    assert list((out / "checkpoints").glob("*2*"))
+    assert len(losses(out)) == 2
