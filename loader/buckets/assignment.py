@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, PositiveInt, model_validator
 
+from reelweave.loader.base.argument_types import check_type
 from reelweave.loader.base.arrays import IndexArray, IntegerArray
 from reelweave.loader.base.columns import distinct, parts
 from reelweave.loader.buckets.cost import Cost, PowerCost, largest_batch
@@ -231,7 +232,17 @@ def assign(
         index: plan index of the samples.
         config: allowed shapes and budgets.
         keep: function that runs or caches the computation of bucket numbers, such as once per machine.
+
+    Raises:
+        UsageError: an argument has a wrong type.
     """
+    check_type(index, PlanIndex, "index", "give dataset.plan_index")
+    check_type(
+        config,
+        BucketConfig,
+        "config",
+        "give a BucketConfig; BucketConfig.model_validate(values) reads a dict",
+    )
     frame_counts = sorted(config.frames)
     sizes = sorted(config.sizes)
     buckets = buckets_of(config)

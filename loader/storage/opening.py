@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from urllib.parse import unquote
 
-from reelweave.loader.base.argument_types import path_text
+from reelweave.loader.base.argument_types import check_type, path_text
 from reelweave.loader.errors import UsageError
 from reelweave.loader.storage.base import Storage
 from reelweave.loader.storage.config import StorageConfig
@@ -39,6 +39,12 @@ def open_storage(
         UsageError: the URI is no text or path, its scheme is unknown, or `reelweave.loader.storage.reach.permissions`
             refuses it.
     """
+    check_type(
+        config,
+        StorageConfig,
+        "config",
+        "give a StorageConfig; StorageConfig.model_validate(values) reads a dict",
+    )
     storage = _storage(path_text(uri, "uri"), config, listed_in)
     _check_reach(storage.root, listed_in, config)
     if isinstance(storage, LocalStorage) and os.path.isfile(storage.folder):  # noqa: PTH113 - raises nothing

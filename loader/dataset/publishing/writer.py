@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from reelweave.loader.base.argument_types import check_protocol
+from reelweave.loader.base.argument_types import check_protocol, check_type
 from reelweave.loader.dataset.history import RevisionHistory, ancestors
 from reelweave.loader.dataset.manifest import (
     MANIFEST,
@@ -272,6 +272,7 @@ class DatasetWriter:
 
     def add(self, sample: Sample) -> None:
         """Add a kept sample and its accounting row."""
+        check_type(sample, Sample, "sample", "give a Sample")
         clip_bytes = len(sample.clip or b"")
         if self._pending and self._pending_bytes + clip_bytes > self._max_shard_bytes:
             self._flush()

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from reelweave.loader.blend import open_blend, open_source
+from reelweave.loader.buckets.assignment import assign
 from reelweave.loader.dataset import Dataset, DatasetWriter, open_dataset, verify
 from reelweave.loader.errors import UsageError
 from reelweave.loader.storage import open_storage
@@ -40,6 +41,10 @@ _WRONG: list[tuple[Callable[[Any, VideoStream], object], str]] = [
     (lambda _, __: open_storage(b"set"), "uri is of type bytes"),  # type: ignore[arg-type]
     (lambda _, __: Dataset("set"), r"storage is of type str; .*open_dataset\("),  # type: ignore[arg-type]
     (lambda _, __: verify("set"), r"storage is of type str; .*open_storage\("),  # type: ignore[arg-type]
+    (lambda _, __: open_source("set", {"a": 1}), "config is of type dict; .*StorageConfig"),  # type: ignore[arg-type]
+    (lambda _, __: open_dataset("set", {"a": 1}), "config is of type dict; .*StorageConfig"),  # type: ignore[arg-type]
+    (lambda dataset, _: assign(dataset, config().buckets), "index is of type Dataset; .*plan_index"),
+    (lambda dataset, _: assign(dataset.plan_index, {}), "config is of type dict; .*BucketConfig"),  # type: ignore[arg-type]
     (lambda _, __: DatasetWriter(Path("set")), "storage is of type PosixPath"),  # type: ignore[arg-type]
 ]
 
