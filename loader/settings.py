@@ -2,9 +2,14 @@
 
 import inspect
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, get_args, get_origin
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError, model_validator
+from pydantic_core import InitErrorDetails, PydanticCustomError
+
+_NO_NUMBER = PydanticCustomError(
+    "boolean_for_number", "a boolean (true, false, yes, no, on, off) is no number; write a number"
+)
 
 
 class Settings(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
@@ -15,6 +20,30 @@ class Settings(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     """
 
     READ_WITH: ClassVar[Mapping[str, tuple[str, tuple[object, ...]]]] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_numbers(cls, values: Any) -> Any:
+        """Refuse booleans for numbers, which pydantic takes for 0 and 1."""
+        if not isinstance(values, dict):
+            return values
+        wrong = [
+            InitErrorDetails(type=_NO_NUMBER, loc=(key,), input=value)
+            for key, value in values.items()
+            if _holds_boolean(value) and cls._is_number(key)
+        ]
+        if wrong:  # with the key as its place, which a ValueError would not have
+            raise ValidationError.from_exception_data(cls.__name__, wrong)
+        return values
+
+    @classmethod
+    def _is_number(cls, key: str) -> bool:
+        """Return whether a key is of numbers, and of no booleans; where further keys are allowed, they are."""
+        field = cls.model_fields.get(key)
+        if field is None:
+            return cls.model_config.get("extra") == "allow"
+        types = set(_types(field.annotation))
+        return bool({int, float} & types) and not {bool, Any, object} & types
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
@@ -74,3 +103,21 @@ def _default(is_required: bool, default: object) -> str:
     if is_required:
         return " (required)"
     return f" (default: {default})" if isinstance(default, bool | int | float | str) else ""
+
+
+def _holds_boolean(value: Any) -> bool:
+    """Return whether a value is a boolean, or has one in a list or under a key."""
+    if isinstance(value, list | tuple):
+        return any(map(_holds_boolean, value))
+    return isinstance(value, bool) or (isinstance(value, dict) and any(map(_holds_boolean, value.values())))
+
+
+def _types(annotation: Any) -> Iterator[Any]:
+    """Yield the types within an annotation."""
+    annotation = getattr(annotation, "__value__", annotation)  # of an alias
+    if get_origin(annotation) is Literal:
+        yield from map(type, get_args(annotation))
+        return
+    yield annotation
+    for argument in get_args(annotation):
+        yield from _types(argument)

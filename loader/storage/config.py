@@ -3,12 +3,13 @@
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, Field, field_validator
+from pydantic import Field, field_validator
 
+from reelweave.loader.settings import Settings
 from reelweave.loader.storage.reach.permissions import check_prefix_uri
 
 
-class StorageConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False, hide_input_in_errors=True):
+class StorageConfig(Settings, hide_input_in_errors=True):
     """Access to S3 and to web servers; local folders need no configuration.
 
     Credentials are not included: boto3 finds them (environment, profile, role) in each process.
