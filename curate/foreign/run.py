@@ -22,7 +22,7 @@ from reelweave.loader.dataset.publishing.writer import SIDECARS
 from reelweave.loader.dataset.schema import TABLES
 from reelweave.loader.dataset.tars.card import CARD, card_of_tars, place_card
 from reelweave.loader.errors import RunError, UsageError
-from reelweave.loader.storage import ObjectInfo, Storage, StorageConfig, hold_lease, open_storage
+from reelweave.loader.storage import ObjectInfo, Storage, StorageConfig, hold_lease, is_absent, open_storage
 from reelweave.loader.storage.scratch import Scratch
 from reelweave.loader.text import pluralize
 
@@ -99,6 +99,8 @@ def _index(
 ) -> Indexed:
     """Index as the holder of the place's lease; ``folder`` is for tables of tars."""
     foreign = Foreign(uri=None if beside else tars.root)
+    if is_absent(tars):
+        raise UsageError(f"{tars.root} does not exist; check the path")
     found, others = chosen_tars(list(tars.list()), shards, tars.root)
     previous, with_sidecars = _begin(place, foreign, is_beside=beside)
     known = _load_known(place, found, folder)

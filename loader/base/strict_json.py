@@ -16,6 +16,8 @@ def parse(data: bytes | str) -> Any:
     """
     try:
         return json.loads(data, object_pairs_hook=_object, parse_constant=_refuse)
+    except UnicodeDecodeError:  # of an encoding that was guessed, whose name would mislead
+        raise ValueError("it is no text") from None
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 

@@ -15,6 +15,7 @@ from reelweave.loader.dataset.schema import FORMAT_VERSION, STATES, TABLES
 from reelweave.loader.errors import RunError, UsageError
 from reelweave.loader.storage.base import Storage
 from reelweave.loader.storage.names import check_path
+from reelweave.loader.storage.opening import is_absent
 
 MANIFEST = "manifest.json"
 SEARCH = ".search/"
@@ -207,6 +208,8 @@ def read_manifest(storage: Storage) -> Manifest:
     where = storage.uri(MANIFEST)
     info = storage.stat(MANIFEST)
     if info is None:
+        if is_absent(storage):
+            raise RunError(f"{storage.root} does not exist, so it is no finished dataset; check the path")
         raise RunError(
             f"{storage.root} is no finished dataset: it has no {MANIFEST}; "
             "if its curation was interrupted, run the same command again"

@@ -52,6 +52,11 @@ def open_storage(
     return storage
 
 
+def is_absent(storage: Storage) -> bool:
+    """Return whether a storage is a local folder that does not exist."""
+    return "://" not in storage.root and not os.path.lexists(storage.root)
+
+
 def open_object(
     uri: str | os.PathLike[str],
     config: StorageConfig = StorageConfig(),  # noqa: B008 - frozen

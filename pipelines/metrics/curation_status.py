@@ -8,7 +8,7 @@ from reelweave.curate.run.runners.progress import Progress
 from reelweave.loader.base.strict_json import parse
 from reelweave.loader.dataset.manifest import MANIFEST
 from reelweave.loader.errors import RunError
-from reelweave.loader.storage import Storage
+from reelweave.loader.storage import Storage, is_absent
 
 STATUS = ".ledger/status.json"
 _MAX_BYTES = 16 << 20
@@ -35,6 +35,8 @@ def read_status(storage: Storage) -> Status | None:
     """
     info = storage.stat(STATUS)
     if info is None:
+        if is_absent(storage):
+            raise RunError(f"{storage.root} does not exist, so it is no dataset; check the path")
         if storage.stat(MANIFEST) is None:
             raise RunError(
                 f"{storage.root} holds neither a dataset nor a curation that has begun: there is no {MANIFEST} and no"

@@ -274,9 +274,13 @@ def test_a_process_of_a_wrong_call_exits_with_2_and_a_sentence(tmp_path: Path) -
 def test_a_missing_dataset_exits_with_1(
     tmp_path: Path, command: str, call: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:
+    done = call(command, tmp_path / "nosuch")
+    assert done.returncode == 1
+    assert "nosuch does not exist" in done.stderr
     done = call(command, tmp_path)
     assert done.returncode == 1
     assert "no finished dataset" in done.stderr
+    assert "does not exist" not in done.stderr
     assert str(tmp_path) in done.stderr.replace("\n", "")
     assert "Traceback" not in done.stderr
 

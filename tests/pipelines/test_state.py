@@ -171,7 +171,9 @@ def test_diff_says_which_is_ahead(saved: Path, tmp_path: Path, capsys: pytest.Ca
     ("content", "words"),
     [
         (None, "cannot be read"),
-        (b"\x00\xff not", "is no JSON"),
+        (b"\x00\xff not", "holds no state: it is no JSON"),
+        (b"\x00\x00\x01 an MP4", "holds no state: it is no JSON: it is no text"),
+        (b"", "holds no state: it is empty"),
         (b"[" * 100_000, "is no JSON"),
         (b"[1]", "no JSON object"),
         (b'{"stream": 3}', "no JSON object"),

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from reelweave.loader.errors import UsageError
-from reelweave.loader.storage import Storage, StorageConfig, open_storage
+from reelweave.loader.storage import Storage, StorageConfig, is_absent, open_storage
 from reelweave.train.checkpoint.names import STATE, folder_of, steps_of
 
 
@@ -29,6 +29,8 @@ def locate_checkpoint(named: str, config: StorageConfig = StorageConfig()) -> tu
     for root in (storage, open_storage(f"{named}/checkpoints", config)):
         if (step := latest(root)) is not None:
             return root, folder_of(step)
+    if is_absent(storage):
+        raise UsageError(f"{named} holds no checkpoint: it does not exist; check the path")
     raise UsageError(f"{named} holds no checkpoint; give the folder of a run, or its checkpoints/step-000500")
 
 

@@ -95,7 +95,9 @@ class TarScan:
                 )
         except EOFError:
             self.damage.append(
-                f"ends at byte {tape.position} without an end-of-archive mark: what was written behind its last"
+                "is empty: it has 0 bytes"
+                if not tape.position
+                else f"ends at byte {tape.position} without an end-of-archive mark: what was written behind its last"
                 " sample, or the last members of it, may be missing"
             )
         except TarError as error:

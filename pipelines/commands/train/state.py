@@ -97,7 +97,8 @@ def _read(named: str, config: StorageConfig) -> tuple[str, StreamState]:
     try:
         values = parse(data)
     except ValueError as error:
-        raise UsageError(f"{file} is no JSON: {error}") from error
+        reason = f"it is no JSON: {error}" if data else "it is empty"
+        raise UsageError(f"{file} holds no state: {reason}") from error
     if isinstance(values, dict) and "stream" in values:  # of a training checkpoint
         try:
             unseal(values)

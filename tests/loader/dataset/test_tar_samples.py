@@ -126,6 +126,11 @@ def test_a_cut_between_samples_is_told_by_the_missing_mark(tmp_path: Path) -> No
     assert "without an end-of-archive mark" in end.damage[0]
 
 
+def test_a_file_of_no_bytes_is_empty() -> None:
+    found, end = scan(b"")
+    assert (found, end.damage) == ([], ["is empty: it has 0 bytes"])
+
+
 def test_a_damaged_header_ends_what_is_read(tmp_path: Path) -> None:
     data = bytearray(by_tarfile(tmp_path / "x.tar", samples()).read_bytes())
     whole, _ = scan(bytes(data))
