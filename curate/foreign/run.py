@@ -80,6 +80,8 @@ def index_tars(
     """
     # A tar is read once and forward; blocks that were read need no place on disk.
     tars = open_storage(uri, config.model_copy(update={"cache_mib": 0}))
+    if is_absent(tars):
+        raise UsageError(f"{tars.root} does not exist; check the path")
     place = tars if out is None else open_storage(out, config)
     beside = place.root == tars.root
     if not beside:  # refuse a place that readers of the index may not follow before tars are read
@@ -99,8 +101,6 @@ def _index(
 ) -> Indexed:
     """Index as the holder of the place's lease; ``folder`` is for tables of tars."""
     foreign = Foreign(uri=None if beside else tars.root)
-    if is_absent(tars):
-        raise UsageError(f"{tars.root} does not exist; check the path")
     found, others = chosen_tars(list(tars.list()), shards, tars.root)
     previous, with_sidecars = _begin(place, foreign, is_beside=beside)
     known = _load_known(place, found, folder)

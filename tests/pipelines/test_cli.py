@@ -270,6 +270,13 @@ def test_a_process_of_a_wrong_call_exits_with_2_and_a_sentence(tmp_path: Path) -
     assert list(tmp_path.iterdir()) == []
 
 
+def test_an_index_of_a_folder_that_does_not_exist_is_refused(tmp_path: Path) -> None:
+    done = reelweave("index", tmp_path / "nosuch")
+    assert done.returncode == 2
+    assert "nosuch does not exist" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize(("command", "call"), [("verify", alone), ("report", reelweave)])
 def test_a_missing_dataset_exits_with_1(
     tmp_path: Path, command: str, call: Callable[..., subprocess.CompletedProcess[str]]
