@@ -1,6 +1,7 @@
 """Scores of loudness and silence."""
 
 import io
+from typing import Any
 
 import av
 import numpy as np
@@ -19,6 +20,8 @@ _MAX_RATE = 384_000
 _MAX_CHANNELS = 64
 _MAX_LACKING = 2  # windows at the ends that packets of sound may leave open
 _AT_ONCE = 32  # frames that are measured together
+_MISCOUNTED = 8  # channels from which PyAV misreads planes
+_PLANAR = {"u8p": np.uint8, "s16p": np.int16, "s32p": np.int32, "fltp": np.float32, "dblp": np.float64}
 
 
 def loudness_dbfs(data: bytes) -> Floats:
@@ -57,7 +60,10 @@ class LoudnessMeter:
 
     def push(self, frame: AudioFrame) -> None:
         """Take the next decoded frame; the first one that cannot be measured ends the measurement."""
-        if not 0 < frame.sample_rate <= _MAX_RATE or frame.layout.nb_channels > _MAX_CHANNELS:
+        is_known = not frame.format.is_planar or frame.format.name in _PLANAR
+        if not (
+            0 < frame.sample_rate <= _MAX_RATE and frame.layout.nb_channels <= _MAX_CHANNELS and is_known
+        ):
             self._measures = False
         if not self._measures:
             return
@@ -118,7 +124,7 @@ def sound_scores(sample: ClipSample) -> dict[str, float]:
 
 def _scale_samples(frame: AudioFrame) -> NDArray[np.float32]:
     """Return the samples of each channel, [channels, samples]; 1 is full scale."""
-    samples = frame.to_ndarray()
+    samples = _read_samples(frame)
     if samples.dtype == np.uint8:
         scaled = (samples.astype(np.float32) - np.float32(128)) / np.float32(128)
     elif samples.dtype.kind == "i":
@@ -126,3 +132,18 @@ def _scale_samples(frame: AudioFrame) -> NDArray[np.float32]:
     else:
         scaled = samples.astype(np.float32)
     return scaled if frame.format.is_planar else scaled.reshape(-1, frame.layout.nb_channels).T
+
+
+def _read_samples(frame: AudioFrame) -> NDArray[Any]:
+    """Return the samples of a frame as they are: [channels, samples] in planes, else [1, channels x samples].
+
+    PyAV 18 counts nine planes where there are eight, and `to_ndarray` ends the process (SIGSEGV).
+    """
+    count = frame.layout.nb_channels
+    if not frame.format.is_planar or count < _MISCOUNTED:
+        samples: NDArray[Any] = frame.to_ndarray()
+        return samples
+    dtype = _PLANAR[frame.format.name]
+    return np.stack(
+        [np.frombuffer(memoryview(plane), dtype)[: frame.samples] for plane in frame.planes[:count]]
+    )

@@ -4,8 +4,10 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
+import av
 import numpy as np
 import pytest
+from av.audio.resampler import AudioResampler
 from PIL import Image, ImageDraw
 
 from reelweave.curate.filters import (
@@ -13,6 +15,7 @@ from reelweave.curate.filters import (
     ScoreConfig,
     crop_of_bars,
     decide,
+    loudness_dbfs,
     ocr_scores,
     scores,
     sound_scores,
@@ -235,6 +238,21 @@ def test_sound_and_silence(tmp_path: Path, good: dict[str, float]) -> None:
     assert loud["loudness_dbfs"] == pytest.approx(-6, abs=0.5)  # a full-scale sine, mono spread over stereo
     assert (good["has_audio"], good["silent_share"]) == (0, 1)
     assert sound_scores(sample_of(write_video(tmp_path / "b.mp4", (20,))))["loudness_dbfs"] == -120
+
+
+@pytest.mark.parametrize("channels", [6, 8])
+def test_sound_of_many_channels_in_planes_is_measured(tmp_path: Path, channels: int) -> None:
+    """PyAV counts nine planes of eight channels, which ended the process and failed the film."""
+    path = tmp_path / "a.mp4"
+    tone = ["-f", "lavfi", "-i", "sine=440:duration=1:sample_rate=48000"]
+    ffmpeg([*tone, "-ac", str(channels), "-c:a", "aac", "-y", str(path)])
+    samples = [np.zeros((channels, 0), np.float32)]
+    with av.open(str(path)) as container:
+        for frame in container.decode(container.streams.audio[0]):
+            [packed] = AudioResampler("flt", frame.layout.name, frame.sample_rate).resample(frame)
+            samples.append(packed.to_ndarray().reshape(-1, channels).T)
+    power = np.concatenate(samples, axis=1)[:, :48000].astype(np.float64).reshape(channels, 10, 4800) ** 2
+    assert loudness_dbfs(path.read_bytes())[:10] == pytest.approx(10 * np.log10(power.mean((0, 2))), abs=1e-3)
 
 
 @pytest.mark.parametrize(("begins_s", "share"), [(None, 0.75), (3.0, 0.75), (0.0, 0.0)])
