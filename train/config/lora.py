@@ -1,8 +1,13 @@
 """Configuration of LoRA adapters."""
 
+from pathlib import Path
+
 from pydantic import Field
 
 from reelweave.loader.settings import Settings
+
+LORA_FILE = "pytorch_lora_weights.safetensors"
+"""Name that diffusers gives a file of adapters."""
 
 
 class LoraConfig(Settings):
@@ -23,3 +28,8 @@ class LoraConfig(Settings):
         None,
         description="base weights: the folder of a run of `reelweave train`, or of one of its checkpoints",
     )
+
+
+def adapters_file(path: Path) -> Path:
+    """Return the file of adapters that a path names: itself, or `LORA_FILE` of a folder."""
+    return path / LORA_FILE if path.is_dir() else path

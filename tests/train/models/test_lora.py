@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch.utils.flop_counter import FlopCounterMode
 
 from reelweave.loader.errors import UsageError
-from reelweave.train.config.lora import LoraConfig
+from reelweave.train.config.lora import LORA_FILE, LoraConfig
 from reelweave.train.config.model import DiTConfig, MMDiTConfig, STDiTConfig
 from reelweave.train.config.optimizer import EmaConfig
 from reelweave.train.config.run import TrainConfig
@@ -26,7 +26,7 @@ from reelweave.train.models.lora import adapt
 from reelweave.train.parallel.dit import parallelize
 from reelweave.train.parallel.mesh import Ranks
 from reelweave.train.sampling.trained.export import export
-from reelweave.train.sampling.trained.load import LORA_FILE, Trained, load_published, load_trained
+from reelweave.train.sampling.trained.load import Trained, load_published, load_trained
 from tests.thorough import beyond, thorough
 from tests.train.clips import ClipStream, tiny_config
 from tests.train.models import wan_pipelines

@@ -14,13 +14,13 @@ from safetensors.torch import save_file
 from reelweave.loader.errors import UsageError
 from reelweave.train.checkpoint.files import write_tensors
 from reelweave.train.checkpoint.new_folder import check_new, new_folder
-from reelweave.train.config.lora import LoraConfig
+from reelweave.train.config.lora import LORA_FILE, LoraConfig
 from reelweave.train.config.model import DiffusersConfig
 from reelweave.train.models.bundle import Bundle
 from reelweave.train.models.lora import Rounding, adapter_weights, merge
 from reelweave.train.models.published.experts import ALL_TIMES
 from reelweave.train.models.published.shared import DiffusersDenoiser
-from reelweave.train.sampling.trained.load import LORA_BASE, LORA_FILE, LORA_PART, LORA_PREFIX, Trained
+from reelweave.train.sampling.trained.load import LORA_BASE, LORA_PART, LORA_PREFIX, Trained
 
 
 def export(trained: Trained, out: Path, merged: bool = False, dtype: str | None = None) -> None:

@@ -10,6 +10,7 @@ from typing import Literal
 from reelweave.loader.errors import RunError, UsageError
 from reelweave.loader.storage.checksums import each_sha256
 from reelweave.train.checkpoint.state import FrozenPart
+from reelweave.train.config.lora import adapters_file
 from reelweave.train.config.model import DiffusersConfig
 from reelweave.train.config.run import TrainConfig
 from reelweave.train.config.text import PublishedTextConfig, TransformersTextConfig
@@ -69,7 +70,7 @@ def other_expert_part(config: TrainConfig, lora: Path | None = None) -> dict[str
         return {}
     key = "train.model.other_expert"
     part = published_part(model.name, other_expert(model).subfolder, key)
-    adapters = {} if lora is None else _digests([lora], str(lora.parent), "")
+    adapters = {} if lora is None else _digests([file := adapters_file(lora)], str(file.parent), "")
     return {key: FrozenPart(name=model.name, files=part.files | adapters)}
 
 

@@ -16,7 +16,7 @@ from reelweave.loader.errors import UsageError, first_line
 from reelweave.loader.storage import StorageConfig
 from reelweave.train.checkpoint.state import BaseWeights, CheckpointState
 from reelweave.train.checkpoint.weights import Group, Weights, weights_of
-from reelweave.train.config.lora import LoraConfig
+from reelweave.train.config.lora import LoraConfig, adapters_file
 from reelweave.train.config.model import DiffusersConfig
 from reelweave.train.config.run import TrainConfig
 from reelweave.train.distributed.first_rank import on_first
@@ -31,7 +31,6 @@ from reelweave.train.sampling.trained.frozen_parts import check_parts, frozen_pa
 from reelweave.train.sampling.trained.peft_scale import refused_setting, rescale_adapters
 from reelweave.train.sampling.trained.published import compare_with_published
 
-LORA_FILE = "pytorch_lora_weights.safetensors"
 LORA_PREFIX = "transformer"
 """Prefix of adapter names in that file, as diffusers has it for all transformers of a pipeline."""
 LORA_PART = "reelweave_subfolder"
@@ -243,7 +242,7 @@ def read_adapters(path: Path, subfolder: str) -> Adapters:
     Raises:
         UsageError: the file holds no adapters, does not describe them, or says that they are of another transformer.
     """
-    file = path / LORA_FILE if path.is_dir() else path
+    file = adapters_file(path)
     try:
         with safe_open(file, "pt") as opened:
             weights = {
