@@ -12,13 +12,26 @@ def line(pts, tick=Fraction(1, 90000), last=None, stated=None, damage=(), max_fp
     return timeline(pts, tick, last, stated, damage, max_fps)
 
 
-@pytest.mark.parametrize("rate", ["24", "25", "30000/1001", "25/2", "21000/701", "1000000/33333"])
-def test_a_constant_rate_is_found_although_ticks_round(rate: str) -> None:
-    rate = Fraction(rate)
-    made = line([round(1000 * number / rate) for number in range(900)], Fraction(1, 1000), stated=rate)
+@pytest.mark.parametrize(
+    ("stated", "rate"),
+    [
+        *((rate, rate) for rate in ("24", "25", "30000/1001", "25/2", "21000/701")),
+        # 30 whose duration is rounded to microseconds: `filters.max_fps=30` keeps it.
+        ("1000000/33333", "30"),
+    ],
+)
+def test_a_constant_rate_is_found_although_ticks_round(stated: str, rate: str) -> None:
+    stamps = [round(1000 * number / Fraction(stated)) for number in range(900)]
+    made = line(stamps, Fraction(1, 1000), stated=Fraction(stated))
     assert made.constant
-    assert made.rate == rate
-    assert np.array_equal(source_frames(made.times_s, 100, 400, rate), np.arange(100, 400))
+    assert made.rate == Fraction(rate)
+    assert np.array_equal(source_frames(made.times_s, 100, 400, Fraction(rate)), np.arange(100, 400))
+
+
+def test_a_stated_rate_that_stamps_tell_from_a_usual_one_is_kept() -> None:
+    stated = Fraction(1000000, 33333)
+    made = line([33333 * number for number in range(108000)], Fraction(1, 1000000), stated=stated)
+    assert (made.rate, made.constant) == (stated, True)
 
 
 def test_a_constant_rate_is_found_when_the_container_states_another() -> None:
