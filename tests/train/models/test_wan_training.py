@@ -9,6 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from reelweave.loader.errors import UsageError
 from reelweave.train.config.first_frames import FirstFramesConfig
+from reelweave.train.config.lora import LORA_FILE
 from reelweave.train.config.model import DiffusersConfig
 from reelweave.train.config.objective import ConstantShift, FlowConfig
 from reelweave.train.config.parallel import ParallelConfig
@@ -25,7 +26,7 @@ from reelweave.train.parallel.layouts.zero1 import ZeRO1
 from reelweave.train.parallel.mesh import Ranks
 from reelweave.train.sampling.experts.loading import with_experts
 from reelweave.train.sampling.trained.export import export
-from reelweave.train.sampling.trained.load import LORA_FILE, load_published, load_trained
+from reelweave.train.sampling.trained.load import load_published, load_trained
 from reelweave.train.step.losses import losses
 from reelweave.train.step.noise import draw_noise
 from tests.thorough import thorough
