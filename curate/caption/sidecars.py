@@ -32,7 +32,7 @@ class UnusedSidecarError(Exception):
 
 
 class Sidecar(NamedTuple):
-    """Content of a sidecar.
+    """Caption of a sidecar, and the names of what else it holds.
 
     Attributes:
         text: Its caption; "" where the file was removed meanwhile.

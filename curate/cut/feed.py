@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from itertools import zip_longest
 
 import av
 from av.audio.stream import AudioStream
@@ -90,11 +91,10 @@ class Feed:
             self._sound_from = sound_pts
         self.video = [(index, packet) for index, packet in self.video if (packet.pts or 0) >= video_pts]
         self._video_bytes = sum(packet.size for _, packet in self.video)
-        following = [*self.sound[1:], None]
         self.sound = [
             packet
-            for packet, later in zip(self.sound, following[: len(self.sound)], strict=True)
-            if later is None or not self._is_over(packet, later)
+            for packet, following in zip_longest(self.sound, self.sound[1:])
+            if following is None or not self._is_over(packet, following)
         ]
         self._sound_bytes = sum(packet.size for packet in self.sound)
         self.overflow = False

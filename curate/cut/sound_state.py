@@ -1,4 +1,4 @@
-"""What decoders of sound carry from one packet to the next, which a clip that begins between packets must not lose."""
+"""State that decoders of sound carry from packet to packet, without which a clip would begin with other sound."""
 
 from __future__ import annotations
 

@@ -34,6 +34,9 @@ class LostFrames:
 
     Args:
         stream: video stream that is decoded.
+
+    Attributes:
+        begins_with_key: true if the first packet holds a key frame, however damaged.
     """
 
     def __init__(self, stream: VideoStream) -> None:
@@ -44,7 +47,7 @@ class LostFrames:
         self._begins = container in _BEGIN_WITH_KEY
         self._by_error, self._key_by_error = container in _BY_ERROR, codec in _KEY_BY_ERROR
         self._first_pts: list[int] = []  # of packets so far, until a frame is shown
-        self._begins_with_key = False
+        self.begins_with_key = False
         self._lost_begin = False
         self._failed = False
         self._end_pts: int | None = None  # by the frame before
@@ -55,7 +58,7 @@ class LostFrames:
             return
         if self._begins:
             if not self._first_pts:
-                self._begins_with_key = _is_key(packet)
+                self.begins_with_key = _is_key(packet)
             self._first_pts.append(packet.pts)
         if self._counts:
             self._due.append(packet.pts)
@@ -68,23 +71,18 @@ class LostFrames:
     def before_first(self, frame: VideoFrame) -> list[int]:
         """Return the stamps of frames that are lost before the first one, with the key frame that they refer to."""
         stamps, self._first_pts = self._first_pts, []
-        by_error = self._by_error or (self._key_by_error and self._begins_with_key)
+        by_error = self._by_error or (self._key_by_error and self.begins_with_key)
         is_trusted = self._begins and (self._lost_begin or not by_error)
         self._begins = False
         if frame.pts is None or not stamps or not is_trusted:
             return []
         # Leading pictures, which are shown before their key frame, are none of its frames.
-        first_pts = stamps[0] if self._begins_with_key else min(stamps)
+        first_pts = stamps[0] if self.begins_with_key else min(stamps)
         return sorted({pts for pts in stamps if first_pts <= pts < frame.pts})
 
     def lacks_reference(self, first: VideoFrame) -> bool:
         """Return whether a film's first frame refers to one before it, and is shown nevertheless."""
         return self._guesses and first.pict_type != PictureType.I
-
-    @property
-    def begins_with_key(self) -> bool:
-        """Whether the first packet holds a key frame, however damaged."""
-        return self._begins_with_key
 
     def before(self, frame: VideoFrame) -> bool:
         """Return whether frames are lost between the frame before and this one."""

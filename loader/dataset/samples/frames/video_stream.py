@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, cast
 
-from reelweave.loader.dataset.samples.frames.vp9_sizes import bounded
+from reelweave.loader.dataset.samples.frames.vp9_sizes import bounded, is_left_out
 from reelweave.loader.dataset.tars.media import FORMATS
 from reelweave.loader.dataset.tars.pictures import CutOffError, first_picture
 
@@ -92,8 +92,9 @@ def _decode_vp9(container: "InputContainer", stream: "VideoStream") -> Iterator[
     default, checking = stream.codec_context, codec_of(stream, "libvpx-vp9")
     has_side_data: bool | None = None  # until there is a frame
     for packet in container.demux(stream):
-        checked = checking.decode(bounded(packet))
-        if packet.is_discard:  # which the bounded one does not say; libvpx has a packet's frames at once
+        coded = bounded(packet)
+        checked = checking.decode(coded)
+        if is_left_out(packet, coded):  # libvpx has a packet's frames at once
             checked = []
         frames = checked if has_side_data is False else default.decode(packet)
         if frames and has_side_data is None:
