@@ -13,6 +13,7 @@ import yaml
 
 from reelweave.pipelines.cli import parse_words
 from tests.infra.slurm import install
+from tests.thorough import thorough
 
 INFRA = Path(__file__).parents[2] / "infra"
 SCHEMAS = json.loads(Path(__file__).with_name("skypilot.json").read_text())
@@ -66,6 +67,7 @@ def ran(name: str, rank: int, folder: Path) -> list[list[str]]:
     return [line.split() for line in (folder / "log").read_text().splitlines()]
 
 
+@thorough
 def test_the_first_machine_curates_when_all_are_there(tmp_path: Path) -> None:
     from ray.scripts.scripts import start
 

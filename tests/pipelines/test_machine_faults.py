@@ -42,7 +42,7 @@ def lasting(path: Path, log: Path, number: int = errno.EIO) -> dict[str, str]:
     return FailingReads(path, number, log, "r", None).env()
 
 
-@pytest.mark.parametrize("file", ["tars/1.tar", "ds/index.parquet", "ds/plan.arrow"])
+@pytest.mark.parametrize("file", beyond(1, ["tars/1.tar", "ds/index.parquet", "ds/plan.arrow"]))
 def test_verify_names_the_file_that_cannot_be_read_and_calls_nothing_damaged(
     warm: Warm, indexed: Path, tmp_path: Path, file: str
 ) -> None:

@@ -19,7 +19,7 @@ from tests.curate.foreign.foreign_sets import clips, digests, failed, index, mix
 from tests.foreign_tars import by_tarfile, by_webdataset, video
 from tests.loader.dataset.test_dataset import write as write_dataset
 from tests.media import write_video
-from tests.thorough import beyond
+from tests.thorough import beyond, thorough
 
 
 @pytest.fixture
@@ -123,6 +123,7 @@ def test_a_cut_tar_is_named_and_its_readable_samples_are_kept(tmp_path: Path, ra
     assert problems(folder) == []
 
 
+@thorough
 def test_tars_of_our_own_writer_give_the_same_places(tmp_path: Path) -> None:
     from tests.loader.stream_clips import make_sample
 

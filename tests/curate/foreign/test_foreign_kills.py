@@ -10,6 +10,7 @@ from reelweave.loader.dataset import open_dataset
 from tests.commands import reelweave
 from tests.curate.foreign.foreign_sets import clips, failed, problems
 from tests.foreign_tars import by_webdataset
+from tests.thorough import thorough
 
 _KILLS = """
 import os, signal, sys
@@ -54,6 +55,7 @@ def test_killed_readers_leave_a_tar_undone_and_no_sample_out(tmp_path: Path, kil
     assert not (tmp_path / "set/.reelweave-index/killed.json").exists()
 
 
+@thorough
 def test_a_sample_that_is_there_at_kills_of_two_runs_is_left_out_and_named(
     tmp_path: Path, kills: Path
 ) -> None:

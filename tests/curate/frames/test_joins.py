@@ -26,15 +26,15 @@ SAME_S = 0.0201  # half a frame, too
 
 ONE, LATER, TWO = [(0, 2.5), (4.7, None)], [(0, 3.1), (3.98, None)], [(0, 1.52), (2.32, 3.52), (5.92, None)]
 REMOVED = [
-    (".mp4", 2, ONE),
     (".mkv", 0, TWO),
     (".ts", 2, LATER),
+    (".mp4", 2, ONE),
     (".ts", 0, ONE),
     *product((".mp4", ".mkv", ".ts"), (0, 2, 3), (ONE, LATER, TWO)),
 ]
 
 
-@pytest.mark.parametrize(("suffix", "b_frames", "pieces"), beyond(4, REMOVED))
+@pytest.mark.parametrize(("suffix", "b_frames", "pieces"), beyond(2, REMOVED))
 def test_what_a_removed_segment_leaves_is_not_shown(suffix, b_frames, pieces, tmp_path: Path) -> None:
     source = stepping(tmp_path / "whole.mp4", (0, 0), b_frames=b_frames, start_s=0.0)
     path = removed(source, tmp_path / f"a{suffix}", pieces)
@@ -108,7 +108,7 @@ def test_stamps_that_wrap_in_the_middle_are_no_join(b_frames: int, tmp_path: Pat
         assert off_s == pytest.approx([0] * len(off_s), abs=1e-3)
 
 
-@pytest.mark.parametrize("rates", [(25, 50), (50, 25)])
+@pytest.mark.parametrize("rates", [(25, 50), pytest.param((50, 25), marks=thorough)])
 def test_the_last_frame_before_a_join_lasts_as_long_as_its_own_film_says(rates, tmp_path: Path) -> None:
     parts = [
         write_video(tmp_path / f"{rate}.ts", (rate * 3,), rate=rate, audio=True, first_scene=rate)

@@ -60,7 +60,7 @@ def film(folder: Path, name: str) -> Path:
     return joined(folder, name, first, part(folder / "second.ts", other_shown, other_stored, encoder, 120))
 
 
-@pytest.mark.parametrize("name", but(("size.ts", "mpeg2.ts"), CASES))
+@pytest.mark.parametrize("name", but(["size.ts"], CASES))
 def test_a_clip_ends_where_the_shape_changes(name: str, tmp_path: Path) -> None:
     shown, other = CASES[name][0], CASES[name][2]
     clips = curated(film(tmp_path, name), tmp_path / "out", **SHORT)
@@ -120,9 +120,7 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize(
-    ("first", "second", "max_bits"), but((("sdr", "pq", 8), ("sdr", "pq", 10), ("sdr", "bt601", 8)), CHANGES)
-)
+@pytest.mark.parametrize(("first", "second", "max_bits"), but([("sdr", "pq", 10)], CHANGES))
 def test_a_clip_ends_where_the_colours_change_and_each_part_has_its_own(
     first: str, second: str, max_bits: int, tmp_path: Path
 ) -> None:

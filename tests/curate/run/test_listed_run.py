@@ -356,6 +356,7 @@ def test_a_segment_that_is_taken_down_leaves_no_word_of_its_caption(
     assert [(row["start_s"], round(row["end_s"], 6)) for row in removed] == [(4.0, 5.6)]
 
 
+@thorough
 def test_killed_at_work_it_ends_with_the_same_bytes(
     raw: Path, made: Path, tmp_path: Path, warm: Warm
 ) -> None:
@@ -423,7 +424,7 @@ def test_real_footage_is_cut_exactly_to_the_frame(tmp_path: Path, name: str) -> 
         assert own < np.abs(found - source[first + shift : last + shift]).mean()
 
 
-@pytest.mark.parametrize("unit", ["s", "frame"])
+@pytest.mark.parametrize("unit", beyond(1, ["s", "frame"]))
 def test_listed_segments_are_encoded_while_their_film_is_scanned(
     tmp_path: Path, unit: Literal["s", "frame"]
 ) -> None:

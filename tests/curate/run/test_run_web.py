@@ -92,6 +92,7 @@ def test_a_source_whose_server_gives_no_answer_is_left_undone_once(web: WebServe
     assert not list(out.glob(".ledger/killed/*"))
 
 
+@thorough
 def test_sources_whose_server_gave_no_answer_twice_are_said_and_asked_again(
     web: WebServer, tmp_path: Path
 ) -> None:

@@ -24,7 +24,7 @@ from reelweave.loader.storage.checksums import file_sha256
 from tests.failing_reads import FailingReads, library
 from tests.media import write_video
 from tests.s3server import FaultyProxy, make_bucket, s3_client, s3_server
-from tests.thorough import but, thorough
+from tests.thorough import beyond, but, thorough
 from tests.warm import Warm
 
 NAMES = ("a", "b", "c")
@@ -175,11 +175,14 @@ def test_a_film_that_changed_is_worked_on_by_the_same_command(raw: Path, tmp_pat
 
 @pytest.mark.parametrize(
     ("path", "number", "said"),
-    [
-        (".ledger/status.json", errno.ENOSPC, "the status of this run is not up to date: cannot write"),
-        (".ledger/run.json", errno.EIO, "the report will not say how long this run took: cannot write"),
-        ("report/", errno.ENOSPC, "the report is not up to date: cannot write"),
-    ],
+    beyond(
+        1,
+        [
+            (".ledger/status.json", errno.ENOSPC, "the status of this run is not up to date: cannot write"),
+            (".ledger/run.json", errno.EIO, "the report will not say how long this run took: cannot write"),
+            ("report/", errno.ENOSPC, "the report is not up to date: cannot write"),
+        ],
+    ),
 )
 def test_what_only_tells_of_a_run_does_not_end_it(
     warm: Warm, raw: Path, path: str, number: int, said: str
@@ -204,7 +207,7 @@ class Killed(CutSource):
         return super().__call__(source)
 
 
-@pytest.mark.parametrize("lasts", [False, True])
+@pytest.mark.parametrize("lasts", beyond(1, [True, False]))
 def test_a_killed_worker_leaves_its_source_undone_once(
     raw: Path, monkeypatch: pytest.MonkeyPatch, lasts: bool
 ) -> None:
@@ -224,6 +227,7 @@ def test_a_killed_worker_leaves_its_source_undone_once(
         assert "as the system kills where memory runs out" in failed[0]["reason"]
 
 
+@thorough
 def test_on_a_cluster_that_was_started_elsewhere_relative_inputs_are_found(
     ray_local: str, raw: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -285,6 +289,7 @@ def test_a_fault_of_s3_that_passes_costs_nothing(bucket: FaultyProxy, raw: Path,
     assert from_s3(bucket, raw) == WHOLE
 
 
+@thorough
 def test_a_connection_to_s3_that_is_lost_for_long_leaves_its_object_undone(
     bucket: FaultyProxy, raw: Path
 ) -> None:
@@ -302,8 +307,7 @@ def test_a_store_is_asked_once_for_the_captions_beside_a_film(bucket: FaultyProx
     assert len(bucket.lines(r"HEAD /films/raw/b\.txt")) == 1
 
 
-@pytest.mark.parametrize("at", [40, 9_000])
-@pytest.mark.parametrize("etag", [False, True])
+@pytest.mark.parametrize(("etag", "at"), beyond(1, [(True, 9_000), (True, 40), (False, 40), (False, 9_000)]))
 def test_bits_that_flip_on_the_way_from_s3_are_read_again(
     bucket: FaultyProxy, raw: Path, at: int, etag: bool
 ) -> None:
@@ -319,6 +323,7 @@ def test_bits_that_flip_on_the_way_from_s3_are_read_again(
     assert hashes["b.mp4"] == file_sha256(raw / "b.mp4")
 
 
+@thorough
 def test_an_etag_that_is_no_md5_fails_nothing(bucket: FaultyProxy, raw: Path) -> None:
     bucket.dropped = ("x-amz-checksum-crc32",)
     bucket.etags = {"/films/raw/b.mp4": '"0123456789abcdef0123456789abcdef"'}

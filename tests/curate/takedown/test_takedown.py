@@ -169,7 +169,7 @@ def test_nothing_of_a_sample_is_left(raw: Path, place: tuple[str, StorageConfig]
 @pytest.mark.parametrize(
     ("left", "by"),
     beyond(
-        2,
+        1,
         [
             ("report", "source"),
             ("clip", "key"),

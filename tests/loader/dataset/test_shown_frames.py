@@ -55,13 +55,13 @@ UNKNOWN = (
 PAIRS = [pair for pair in product(CODECS, CONTAINERS) if pair not in UNKNOWN]
 ALWAYS = [
     ("h264, open groups", "mp4"),
-    ("h264, refreshed", "mov"),
     ("h264", "ts"),
-    ("hevc, open groups", "fragments"),
     ("vp9", "webm"),
     ("xvid", "avi"),
 ]
 OFTEN = [
+    ("h264, refreshed", "mov"),
+    ("hevc, open groups", "fragments"),
     ("h264", "mp4"),
     ("h264, one group", "mp4"),
     ("h264, open groups", "mkv"),

@@ -14,6 +14,7 @@ from reelweave.loader.dataset import Dataset, Sample
 from reelweave.loader.errors import UsageError
 from reelweave.loader.stream.video_stream import VideoStream
 from tests.loader.stream_clips import SAMPLES, SHAPELESS, config, digest, write
+from tests.thorough import thorough
 
 
 @pytest.fixture(scope="module")
@@ -106,6 +107,7 @@ def test_other_sizes_hold_for_the_rest_of_the_epoch(dataset: Dataset) -> None:
         assert counted == [f"key{number:02}" for number in range(SAMPLES)]
 
 
+@thorough
 def test_a_curriculum_resumes_exactly_around_its_stages(blend: Blend) -> None:
     settings = config(
         epochs=5,

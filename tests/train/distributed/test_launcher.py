@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.thorough import but
+from tests.thorough import but, thorough
 from tests.train.distributed.launchers import STEPS, killed_torchrun, shell_that_ends
 from tests.train.saved import losses
 
@@ -26,6 +26,7 @@ def test_ranks_of_a_killed_torchrun_save_and_end(ranks, tmp_path, size, shell):
         assert len(losses(tmp_path / "run")) == int(steps) < STEPS
 
 
+@thorough
 def test_ranks_that_a_shell_started_go_on_without_it(ranks, tmp_path):
     ended = ranks.run(shell_that_ends, 1, str(tmp_path), 30)
     assert ended.codes == [0], ended.errors

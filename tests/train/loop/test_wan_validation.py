@@ -134,6 +134,7 @@ def test_the_other_expert_may_be_one_that_was_trained(tmp_path, pictures):
         run(str(tmp_path / "wrong"), *common, rows, {}, {"checkpoint_2": str(tmp_path / "plain")})
 
 
+@thorough
 def test_another_second_expert_is_refused_when_a_run_goes_on(tmp_path, pictures):
     form, rows = "2.2 A14B T2V", FORMS["2.2 A14B T2V"]
     published = publish(tmp_path / "wan", form)

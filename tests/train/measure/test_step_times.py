@@ -11,6 +11,7 @@ from reelweave.train.distributed.world import World
 from reelweave.train.loop.trainer import Trainer
 from reelweave.train.measure.step_times import SHOWN, ClockSums, RankTimes, StepTimes
 from reelweave.train.measure.timings import PARTS
+from tests.thorough import thorough
 from tests.train.clips import ClipStream, tiny_config
 from tests.train.loop import worlds
 from tests.train.saved import metrics
@@ -68,6 +69,7 @@ def test_parts_add_up_and_leave_out_nothing(tmp_path):
     assert lines[0]["optimizer_s"] == 0 < lines[1]["optimizer_s"]
 
 
+@thorough
 def test_a_slow_rank_is_waited_for(tmp_path, ranks):
     ended = ranks.run(worlds.slow_stream, 2, str(tmp_path), 10)
     assert ended.codes == [0, 0], ended.errors

@@ -13,6 +13,7 @@ from reelweave.train.checkpoint.weights import weights_of
 from reelweave.train.config.run import TrainConfig
 from reelweave.train.loop.trainer import Trainer
 from reelweave.train.sampling.trained.load import load_trained
+from tests.thorough import beyond, thorough
 from tests.train.clips import ClipStream, tiny_config
 from tests.train.published import publish, publish_text
 from tests.train.sampling import frozen_ranks
@@ -85,7 +86,7 @@ REPLACED = {
 }
 
 
-@pytest.mark.parametrize("name", REPLACED)
+@pytest.mark.parametrize("name", beyond(1, REPLACED))
 def test_a_replaced_file_is_named_and_refused_until_it_is_accepted(parts, caplog, name):
     replace, key = REPLACED[name]
     replace(parts / name)
@@ -169,6 +170,7 @@ def test_one_rank_reads_the_files_for_all(ranks, tmp_path):
         assert counts == [4, 0]  # weights of VAE and text encoder, two files of the tokenizer
 
 
+@thorough
 def test_ranks_say_a_replaced_file_alike(ranks, tmp_path):
     tiny.publish(tmp_path)
     publish_text(tmp_path)
@@ -180,6 +182,7 @@ def test_ranks_say_a_replaced_file_alike(ranks, tmp_path):
     assert all("UsageError" in text and "another file" in text for text in ended.errors), ended.errors
 
 
+@thorough
 def test_one_rank_says_a_replaced_file_for_all(ranks, parts):
     shift_weights(parts / "vae" / "diffusion_pytorch_model.safetensors")
     accepted = configured(parts, 4, changed_parts="accept").model_dump_json()

@@ -8,6 +8,7 @@ from reelweave.loader.errors import UsageError
 from reelweave.train.checkpoint.weights import weights_of
 from reelweave.train.vae.export import export
 from reelweave.train.vae.trainer import VaeTrainer
+from tests.thorough import thorough
 from tests.train.vae import tiny
 
 
@@ -29,6 +30,7 @@ def test_a_replaced_encoder_that_is_not_trained_is_refused_and_said_by_export(tm
     assert f"{file} is another file than the one that " in caplog.text
 
 
+@thorough
 def test_weights_that_are_all_trained_may_be_replaced(tmp_path):
     tiny.publish(tmp_path)
     run, file = tmp_path / "run", tmp_path / "vae" / "diffusion_pytorch_model.safetensors"
