@@ -10,9 +10,9 @@ from reelweave.loader.base.named_file import lines_of
 from reelweave.loader.errors import RunError, UsageError, first_line
 from reelweave.pipelines.evaluation.videos import VideoSet
 from reelweave.pipelines.terminal.files import read_text, write_whole
+from reelweave.train.loop.logs.record import SCORES
 from reelweave.train.loop.validation_files import FOLDER, MANIFEST
 
-SCORES = "scores.jsonl"
 _KEYS = {"step": int, "prompt_set": str, "videos": int, "metrics": dict, "sha256": str, "asked": dict}
 
 

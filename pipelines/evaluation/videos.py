@@ -12,7 +12,7 @@ from reelweave.loader.base.named_file import lines_of
 from reelweave.loader.errors import RunError, UsageError, first_line
 from reelweave.pipelines.sampling.outputs import MANIFEST
 from reelweave.pipelines.terminal.files import read_text
-from reelweave.train.loop.logs.records import METRICS
+from reelweave.train.loop.logs.record import METRICS
 
 _MOST_BYTES = 8 << 30
 """Largest decoded video."""

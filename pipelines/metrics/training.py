@@ -6,14 +6,12 @@ from typing import Any
 from reelweave.loader.errors import UsageError
 from reelweave.pipelines.metrics.followed import FollowedRecords
 from reelweave.pipelines.metrics.sample import Metric, MetricSample
-from reelweave.pipelines.report.run.bad_samples import BAD_SAMPLES
-from reelweave.pipelines.report.run.checkpoints import LINES, last_checkpoint
+from reelweave.pipelines.report.run.checkpoints import last_checkpoint
 from reelweave.pipelines.report.run.configuration import read_configuration
 from reelweave.pipelines.report.run.lines import number
-from reelweave.pipelines.report.run.losses import LOSSES
-from reelweave.pipelines.report.run.metrics import METRICS, PARTS
+from reelweave.pipelines.report.run.metrics import PARTS
 from reelweave.pipelines.report.run.numbers import is_run
-from reelweave.pipelines.report.run.rank_waits import RANKS
+from reelweave.train.loop.logs.record import BAD_SAMPLES, CHECKPOINTS, LOSSES, METRICS, RANKS
 
 _RUN = ("run",)
 STEP = Metric("reelweave_train_step", "Finished optimizer steps.", _RUN)
@@ -91,7 +89,7 @@ class TrainingRun:
         self.name = name
         self._folder = folder
         self._steps, self._ranks, self._losses, self._bad, self._saved = (
-            FollowedRecords(folder / file) for file in (METRICS, RANKS, LOSSES, BAD_SAMPLES, LINES)
+            FollowedRecords(folder / file) for file in (METRICS, RANKS, LOSSES, BAD_SAMPLES, CHECKPOINTS)
         )
         self._checkpoint: tuple[int, float] | None = None
         self._newest: dict[str, Any] = {}

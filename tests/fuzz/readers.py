@@ -467,7 +467,8 @@ _METRICS = {
 
 def _records(folder: Path, data: bytes) -> object:
     from reelweave.pipelines.report.run.rank_waits import read_rank_waits
-    from reelweave.train.loop.logs.records import LOSSES, METRICS, RANKS, forget_after, read_metrics
+    from reelweave.train.loop.logs.record import LOSSES, METRICS, RANKS
+    from reelweave.train.loop.logs.records import forget_after, read_metrics
 
     for name in (METRICS, LOSSES, RANKS):
         _file(folder, name, data)

@@ -24,7 +24,8 @@ from reelweave.pipelines.metrics.curation import CURATION
 from reelweave.pipelines.metrics.exporter import UP
 from reelweave.pipelines.metrics.training import TRAINING
 from reelweave.train.config.log import LogConfig
-from reelweave.train.loop.logs.log import MetricLog
+from reelweave.train.loop.logs.log import RunLog
+from reelweave.train.loop.logs.rank_records import RankRecord
 from reelweave.train.measure.rank_waits import RankWaits
 from tests.pipelines.report.runs import configured, recorded
 from tests.thorough import thorough
@@ -136,8 +137,8 @@ def test_prometheus_scrapes_a_live_run_and_every_panel_has_data(tmp_path):
     configured(run, {"schedule": {"total_steps": 100}})
     (state := run / "checkpoints/step-000040/state.json").parent.mkdir(parents=True)
     state.write_text("{}")
-    with MetricLog(run, LogConfig(), 40, 100, writes=True) as log:
-        log.add_ranks(40, RankWaits(10, 20.0, [1.0, 0.0, 2.0, 4.0], [0, 10, 0, 0], None))
+    with RunLog(run, LogConfig(), 40, 100, writes=True) as log:
+        log.write(RankRecord.of(40, RankWaits(10, 20.0, [1.0, 0.0, 2.0, 4.0], [0, 10, 0, 0], None)))
     states, sources = {"kept": 7, "failed": 1}, {"done": 1, "failed": 1}
     progress = Progress("cut", 2, 8, 30.0, 120.0, eta_s=60.0, states=states, sources=sources)
     write_status(Ledger(open_storage(clips)), progress)

@@ -12,8 +12,8 @@ from reelweave.train.cascade.training.start import run_by_cascades
 from reelweave.train.checkpoint.pieces import Tensors
 from reelweave.train.config.run import TrainConfig
 from reelweave.train.loop.evaluation import HeldOutEvaluation, never_due
-from reelweave.train.loop.logs.breakdown import LossRows
-from reelweave.train.loop.logs.log import MetricLog
+from reelweave.train.loop.logs.breakdown import LossRecord, LossRows
+from reelweave.train.loop.logs.log import RunLog
 from reelweave.train.loop.validation import Validation, Validator
 from reelweave.train.measure.timings import StepClock
 from reelweave.train.models.encoders.cut_captions import CutCaptions
@@ -77,7 +77,7 @@ class DenoiserTask:
         groups = {"model": layout.place(self.weights), "optimizer": layout.optimizer_state()}
         return groups | ({"ema": layout.place(averages)} if averages else {})
 
-    def start(self, done: int, log: MetricLog) -> None:
+    def start(self, done: int, log: RunLog) -> None:
         """Give all ranks the same weights; plan the first steps of cascades.
 
         Raises:
@@ -95,7 +95,7 @@ class DenoiserTask:
         if self._cascades is not None:
             self._cascades.prefetch_from(self._stream)
 
-    def _say_never_due(self, log: MetricLog) -> None:
+    def _say_never_due(self, log: RunLog) -> None:
         """Say what is configured at intervals, and takes place in no step."""
         recalibrate, total_steps = self._config.recalibrate, self._config.schedule.total_steps
         intervals = {"held_out": self._held_out, "validation": self._validator, "recalibrate": recalibrate}
@@ -144,7 +144,7 @@ class DenoiserTask:
     def terms(self) -> None:
         """Return None: the loss has one term."""
 
-    def after_step(self, step: int, log: MetricLog) -> None:
+    def after_step(self, step: int, log: RunLog) -> None:
         """Draw the timeline of cascades; break the losses down; evaluate held-out clips; sample validation videos."""
         if self._cut_sentence:
             log.say(f"step {step}: {self._cut_sentence}")
@@ -152,12 +152,12 @@ class DenoiserTask:
         if self._cascades is not None and (line := self._cascades.write_timeline(step, self._out)):
             log.say(line)
         if step % self._config.log.every_steps == 0:
-            log.add_losses(step, "train", self._rows.take(self.data))
+            log.write(LossRecord(step, "train", self._rows.take(self.data)))
         if self._held_out and step % self._held_out.every_steps == 0:
             layout = self._layout
             breakdown = self._held_out.losses(
                 layout.bundle, self._config.losses, self.data, layout.run_dummy_steps, layout.errors
             )
-            log.add_losses(step, "held_out", breakdown)
+            log.write(LossRecord(step, "held_out", breakdown))
         if self._validator and step % self._validator.every_steps == 0:
             self._validator.run(step, log)

@@ -2,6 +2,7 @@
 
 import errno
 import math
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,9 +23,11 @@ from reelweave.train.checkpoint.state import BaseWeights, CheckpointState, Froze
 from reelweave.train.config.run import TrainConfig
 from reelweave.train.config.vae import VaeTrainConfig
 from reelweave.train.distributed.world import World
-from reelweave.train.loop.logs.log import MetricLog
+from reelweave.train.loop.logs.log import RunLog
 from reelweave.train.loop.logs.metrics import StepMetrics
-from reelweave.train.loop.logs.scalars import open_scalars
+from reelweave.train.loop.logs.rank_records import RankRecord
+from reelweave.train.loop.logs.readers import open_readers
+from reelweave.train.loop.logs.record import CheckpointRecord
 from reelweave.train.loop.processes import Processes, enter
 from reelweave.train.loop.resume import DATASETS, ExternalFiles, resume, seed_step
 from reelweave.train.loop.task import TrainingTask
@@ -170,9 +173,9 @@ class TrainingLoop(ABC, Generic[Config]):
         begins()
         peak = peak_flops_per_s(config.log.peak_tflops, world)
         writes = world.rank == 0
-        scalars = open_scalars(self._out, config, done, writes)
+        readers = open_readers(self._out, config, done, writes)
         with (
-            MetricLog(self._out, config.log, done, total_steps, writes, scalars) as log,
+            RunLog(self._out, config.log, done, total_steps, writes, readers) as log,
             Profiler(self._out, config.log, world, done) as profiler,
         ):
             log.say(_beginning(task.description, world, done, total_steps))
@@ -214,7 +217,7 @@ class _Steps(Generic[Config]):
         processes: Processes,
         task: TrainingTask,
         checkpoints: Checkpoints,
-        log: MetricLog,
+        log: RunLog,
         peak: float | None,
         outside: ExternalFiles = ExternalFiles(),  # noqa: B008 - a tuple
     ) -> None:
@@ -226,6 +229,7 @@ class _Steps(Generic[Config]):
         self._nonfinite_steps = 0
         self._missing_by_step: list[float] = []  # shares of the samples of steps that lack any
         self._reads = NO_READS
+        self._noted_checkpoint: int | None = None
         # Lines that name every rank come less often where there are many, so that their bytes per step are bounded.
         self._rank_steps = config.log.every_steps * math.ceil(self._world.size / _RANKS_PER_LINE)
 
@@ -238,25 +242,34 @@ class _Steps(Generic[Config]):
             profiler.before(step)
             outcome = self._train_step(step)
             profiler.behind(step)
-            log.add(outcome.metrics)
+            log.write(outcome.metrics)
             self._stop_when_not_finite(outcome)
             task.after_step(step, log)
             if config.recalibrate and step % config.recalibrate.every_steps == 0:
                 self._recalibrate(step, config.recalibrate)
             self._checkpoints.advance(outcome.total.checkpoint)
-            log.add_checkpoint(self._checkpoints.published)
+            self._note_checkpoint()
             ends = step == total_steps or outcome.total.stops > 0
             saves = ends or step % config.checkpoint.every_steps == 0
             if saves or step % self._rank_steps == 0:
-                log.add_ranks(step, self._times.take_waits())
+                waits = self._times.take_waits()
+                if self._world.size > 1:
+                    log.write(RankRecord.of(step, waits))
             if saves:
                 self._checkpoints.save(self._state(step), last=ends)
-                log.add_checkpoint(self._checkpoints.published)
+                self._note_checkpoint()
                 last = step
             if ends:
                 break
         self._report_missing(step - done, is_whole=last == total_steps)
         return last
+
+    def _note_checkpoint(self) -> None:
+        """Record the newest whole checkpoint, once."""
+        step = self._checkpoints.published
+        if step is not None and step != self._noted_checkpoint:
+            self._noted_checkpoint = step
+            self._log.write(CheckpointRecord(step, time.time()))
 
     def _report_missing(self, steps: int, is_whole: bool) -> None:
         """Say what the steps of this run lacked of their samples.

@@ -9,7 +9,7 @@ from torch import nn
 from reelweave.loader.batch import Microbatch, Pack
 from reelweave.train.checkpoint.pieces import Tensors
 from reelweave.train.distributed.world import World
-from reelweave.train.loop.logs.log import MetricLog
+from reelweave.train.loop.logs.log import RunLog
 from reelweave.train.measure.timings import StepClock
 from reelweave.train.step.step_losses import StepLosses
 
@@ -36,7 +36,7 @@ class TrainingTask(Protocol):
     def state(self) -> Mapping[str, Tensors]:
         """Return the tensors of a checkpoint by group and name; a resume writes into them in place."""
 
-    def start(self, done: int, log: MetricLog) -> None:
+    def start(self, done: int, log: RunLog) -> None:
         """Prepare for the first step, once a checkpoint was restored; a collective.
 
         Args:
@@ -77,5 +77,5 @@ class TrainingTask(Protocol):
     def terms(self) -> Mapping[str, torch.Tensor] | None:
         """Return the step's loss by term, scalars on the device; None where it has one term only."""
 
-    def after_step(self, step: int, log: MetricLog) -> None:
+    def after_step(self, step: int, log: RunLog) -> None:
         """Evaluate and report behind a step, as often as configured; a collective."""

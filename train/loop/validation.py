@@ -14,7 +14,8 @@ from torch.distributed.fsdp import FSDPModule
 
 from reelweave.loader.errors import RunError, UsageError, first_line
 from reelweave.train.config.run import TrainConfig
-from reelweave.train.loop.logs.log import MetricLog
+from reelweave.train.loop.logs.log import RunLog
+from reelweave.train.loop.logs.record import ValidationRecord
 from reelweave.train.loop.validation_config import ValidationConfig, ValidationPrompt
 from reelweave.train.loop.validation_files import ValidationFiles
 from reelweave.train.models.build import build_tokenizer
@@ -113,7 +114,7 @@ class Validator:
         self._warn_of_cut(layout.bundle.text)
         self._stored_text = self._encode_now(train) if isinstance(layout.bundle.text, StoredText) else {}
 
-    def run(self, step: int, log: MetricLog) -> None:
+    def run(self, step: int, log: RunLog) -> None:
         """Sample all captions behind a step and publish their files; a collective of all ranks."""
         began, world = time.monotonic(), self._layout.ranks.world
         if world.rank == 0:
@@ -134,7 +135,7 @@ class Validator:
             seconds = time.monotonic() - began
             record, pictures = self._files.publish(step)
             message = record.pop("said")
-            log.add_validation(step, record | {"seconds": seconds}, pictures)
+            log.write(ValidationRecord(step, record | {"seconds": seconds}, pictures))
             log.say(f"step {step}: {message} in {self._files.folder(step)}, {seconds:.1f} s")
 
     def _leave(self) -> None:

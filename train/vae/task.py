@@ -14,7 +14,8 @@ from reelweave.loader.errors import UsageError
 from reelweave.train.checkpoint.pieces import Tensors
 from reelweave.train.config.vae import VaeTrainConfig
 from reelweave.train.distributed.world import World
-from reelweave.train.loop.logs.log import MetricLog
+from reelweave.train.loop.logs.log import RunLog
+from reelweave.train.loop.logs.record import ReconstructionRecord
 from reelweave.train.measure.timings import StepClock
 from reelweave.train.models.denoiser import ComputeTotals
 from reelweave.train.step.ema import Ema
@@ -94,7 +95,7 @@ class VaeTask:
         gan_term = self._gan_term.state() if self._gan_term else {}
         return tensors | gan_term | ({"ema": self._ema.tensors} if self._ema.tensors else {})
 
-    def start(self, done: int, log: MetricLog) -> None:
+    def start(self, done: int, log: RunLog) -> None:
         """Give all ranks the same weights; report how they were initialised; evaluate them before the first step."""
         for trainable in self._trainables:
             self._world.broadcast_(list(trainable.weights.values()))
@@ -185,13 +186,13 @@ class VaeTask:
         """Return the mean of each term, unweighted, over the step's samples."""
         return {name: total for name, total in self._sums.items() if not total.ndim}
 
-    def after_step(self, step: int, log: MetricLog) -> None:
+    def after_step(self, step: int, log: RunLog) -> None:
         """Evaluate as often as configured, and behind the last step."""
         last = self._config.schedule.total_steps
         if self._look and (step % self._look.every_steps == 0 or step == last):
             self._evaluate(step, log)
 
-    def _evaluate(self, step: int, log: MetricLog) -> None:
+    def _evaluate(self, step: int, log: RunLog) -> None:
         """Reconstruct held-out clips, and record measures and pictures; a collective."""
         if self._look is None:
             return
@@ -199,7 +200,8 @@ class VaeTask:
         evaluation = self._look.see(self.vae, self._objective.perceptual, self._world, narrow)
         if not evaluation.measured:
             raise UsageError("held_out.dataset has no clip that fits stream.buckets; take another one")
-        log.add_reconstruction(step, {name: asdict(values) for name, values in evaluation.measured.items()})
+        measured = {name: asdict(values) for name, values in evaluation.measured.items()}
+        log.write(ReconstructionRecord(step, measured))
         text = ", ".join(f"{name} {values.mean:.4g}" for name, values in evaluation.measured.items())
         first = evaluation.measured["psnr"]
         log.say(f"step {step}: held-out {text}; first frames' psnr {first.first:.4g}")

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from reelweave.pipelines.report.run.lines import records
+from reelweave.train.loop.logs.record import BAD_SAMPLES
 
-BAD_SAMPLES = "bad_samples.jsonl"
 _MOST_SHOWN = 50
 _MOST_COUNTED = 10_000  # different shards
 _MOST_TEXT = 300  # characters of a reason

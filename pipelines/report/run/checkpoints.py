@@ -9,7 +9,6 @@ from pathlib import Path
 from reelweave.pipelines.report.run.configuration import Configuration
 
 FOLDER = "checkpoints"
-LINES = "checkpoints.jsonl"
 
 _STATE = "state.json"  # the last file of a checkpoint to be written (`reelweave.train.checkpoint.names`)
 _STEP = re.compile(r"step-(\d{6,18})")

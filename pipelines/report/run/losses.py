@@ -6,8 +6,8 @@ from typing import Any
 
 from reelweave.pipelines.report.run.lines import number, records
 from reelweave.pipelines.report.run.series import NamedBins, Series
+from reelweave.train.loop.logs.record import LOSSES
 
-LOSSES = "losses.jsonl"
 MOST_BUCKETS = 64
 
 

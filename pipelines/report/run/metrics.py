@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from reelweave.pipelines.report.run.lines import columns, records
 from reelweave.pipelines.report.run.series import Bins, Series
+from reelweave.train.loop.logs.record import METRICS
 
-METRICS = "metrics.jsonl"
 PARTS = ("data", "text", "vae", "forward", "backward", "wait", "sync", "optimizer", "other")
 """Parts of a step in its order, each a field with "_s" behind it."""
 

@@ -15,12 +15,13 @@ from reelweave.pipelines.report.run.configuration import (
     read_configuration,
 )
 from reelweave.pipelines.report.run.losses import AllLosses, read_losses
-from reelweave.pipelines.report.run.metrics import METRICS, Steps, read_steps
+from reelweave.pipelines.report.run.metrics import Steps, read_steps
 from reelweave.pipelines.report.run.rank_waits import RankTable, read_rank_waits
 from reelweave.pipelines.report.run.samples import SampleSheet, read_samples
 from reelweave.pipelines.report.run.scores import EvaluationScores, read_scores
 from reelweave.pipelines.report.run.timelines import Timelines, read_timelines
 from reelweave.pipelines.report.run.warnings import warnings
+from reelweave.train.loop.logs.record import METRICS
 
 
 @dataclass(frozen=True)

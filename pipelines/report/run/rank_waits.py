@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reelweave.pipelines.report.run.lines import number, records
+from reelweave.train.loop.logs.record import RANKS
 
-RANKS = "ranks.jsonl"
 MOST_BINS = 60
 """Maximum number of spans of steps; a longer run has wider ones."""
 MOST_SHOWN = 32

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from reelweave.pipelines.report.run.lines import number, records
+from reelweave.train.loop.logs.record import SCORES
 
-SCORES = "scores.jsonl"
 _MOST_ROWS = 1000
 
 

@@ -17,7 +17,8 @@ from reelweave.pipelines.metrics.curation import Curation
 from reelweave.pipelines.metrics.exporter import registry_of
 from reelweave.pipelines.metrics.training import TrainingRun
 from reelweave.train.config.log import LogConfig
-from reelweave.train.loop.logs.log import MetricLog
+from reelweave.train.loop.logs.log import RunLog
+from reelweave.train.loop.logs.rank_records import RankRecord
 from reelweave.train.loop.logs.records import forget_after
 from reelweave.train.loop.trainer import Trainer
 from reelweave.train.measure.rank_waits import RankWaits
@@ -123,8 +124,9 @@ def test_a_run_without_a_step_is_known_by_its_begin(tmp_path):
 
 
 def test_parts_of_the_newest_step_and_waits_of_every_rank(run):
-    with MetricLog(run, LogConfig(), 40, 100, writes=True) as log:
-        log.add_ranks(40, RankWaits(10, 20.0, [1.0, 0.0, 2.0, 4.0], [0, 10, 0, 0], [1.0] * RANKS))
+    with RunLog(run, LogConfig(), 40, 100, writes=True) as log:
+        waits = RankWaits(10, 20.0, [1.0, 0.0, 2.0, 4.0], [0, 10, 0, 0], [1.0] * RANKS)
+        log.write(RankRecord.of(40, waits))
     found, last = scraped(TrainingRun(run, "run")), lines_of(run)[-1]
     waits = [found["reelweave_rank_wait_seconds", "run", str(rank)] for rank in range(RANKS)]
     assert waits == [0.1, 0.0, 0.2, 0.4]

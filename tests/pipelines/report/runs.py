@@ -2,7 +2,6 @@
 
 import json
 import random
-from dataclasses import asdict
 from pathlib import Path
 
 import yaml
@@ -11,10 +10,10 @@ from reelweave.train.cascade.problem import Cascade, Module
 from reelweave.train.cascade.schedule import Run, Schedule
 from reelweave.train.cascade.simulation.timeline import Panel, page, trace
 from reelweave.train.config.log import LogConfig
-from reelweave.train.loop.logs.breakdown import Breakdown, LossPart
-from reelweave.train.loop.logs.log import MetricLog
+from reelweave.train.loop.logs.breakdown import Breakdown, LossPart, LossRecord
+from reelweave.train.loop.logs.log import RunLog
 from reelweave.train.loop.logs.metrics import StepMetrics
-from reelweave.train.loop.logs.records import metrics_line
+from reelweave.train.loop.logs.rank_records import RankRecord
 from reelweave.train.measure.rank_waits import RankWaits
 from reelweave.train.measure.step_times import StepTimes
 from tests.train.clips import ClipStream, tiny_config
@@ -54,7 +53,7 @@ def recorded(out: Path, steps: int, seed: int = 0, slower: float = 1.0) -> list[
     out.mkdir(parents=True, exist_ok=True)
     with (out / "metrics.jsonl").open("w") as file:
         for step in range(1, steps + 1):
-            file.write(metrics_line(_step(step, chance, slower), "0123456789ab"))
+            file.write(_step(step, chance, slower).line("0123456789ab"))
     buckets = {"5x16x16": 0.0, "17x32x32": 0.1, "9x32x32": 0.2}
     with (out / "losses.jsonl").open("w") as file:
         for step in range(10, steps + 1, 10):
@@ -65,7 +64,7 @@ def recorded(out: Path, steps: int, seed: int = 0, slower: float = 1.0) -> list[
                     {f"{middle}": LossPart(loss + middle, 10) for middle in (0.125, 0.375, 0.625, 0.875)},
                     {name: LossPart(loss + more, 13) for name, more in buckets.items()},
                 )
-                file.write(json.dumps({"step": step, "of": of, **asdict(found)}) + "\n")
+                file.write(LossRecord(step, of, found).line(""))
     return [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
 
 
@@ -73,13 +72,13 @@ def waited(out: Path, steps: int, ranks: int = RANKS, every: int = 10, begin: in
     """Waits of ranks, of which one is slow, as the trainer writes them behind a step; returns them."""
     chance = random.Random(ranks)
     found = []
-    with MetricLog(out, LogConfig(), steps, steps, writes=True) as log:
+    with RunLog(out, LogConfig(), steps, steps, writes=True) as log:
         for step in range(begin + every, steps + 1, every):
             wait_s = [0.0 if rank == SLOW_RANK else chance.uniform(0.5, 2) for rank in range(ranks)]
             last = [every if rank == SLOW_RANK else 0 for rank in range(ranks)]
             peak = [round(60 + rank / 8, 3) for rank in range(ranks)]
             found.append(RankWaits(every, 10.0, wait_s, last, peak))
-            log.add_ranks(step, found[-1])
+            log.write(RankRecord.of(step, found[-1]))
     return found
 
 

@@ -13,7 +13,7 @@ from reelweave.pipelines.commands.train.train import train
 from reelweave.pipelines.configuration.train_config import TrainRunConfig
 from reelweave.pipelines.latents.run import LatentsOutcome, make_latents
 from reelweave.train.config.run import TrainConfig
-from reelweave.train.loop.logs.log import read_metrics
+from reelweave.train.loop.logs.records import read_metrics
 from tests.loader.stream_clips import make_sample, write
 from tests.media import write_video
 from tests.train.clips import tiny_config

@@ -17,7 +17,7 @@ from reelweave.loader.stream.video_stream import VideoStream
 from reelweave.pipelines.cli import main
 from reelweave.pipelines.configuration.train_config import HeldOutConfig
 from reelweave.train.latents.stored_encoders import find_stored
-from reelweave.train.loop.logs.log import LOSSES
+from reelweave.train.loop.logs.record import LOSSES
 from reelweave.train.models.bundle import Bundle
 from reelweave.train.models.encoders.stored import StoredLatents
 from tests.thorough import but, thorough

@@ -18,7 +18,8 @@ from reelweave.pipelines.commands.train.train import train
 from reelweave.pipelines.configuration.train_config import HeldOutConfig, TrainRunConfig
 from reelweave.train.config.parallel import ParallelConfig
 from reelweave.train.distributed.world import join
-from reelweave.train.loop.logs.records import LOSSES, read_metrics
+from reelweave.train.loop.logs.record import LOSSES
+from reelweave.train.loop.logs.records import read_metrics
 from reelweave.train.loop.trainer import Trainer
 from tests.loader.stream_clips import make_sample, write
 from tests.media import write_video

@@ -7,7 +7,7 @@ import pytest
 from reelweave.train.config.objective import DDPMConfig, FlowConfig
 from reelweave.train.config.run import TrainConfig
 from reelweave.train.config.text import HashedTextConfig
-from reelweave.train.loop.logs.log import read_metrics
+from reelweave.train.loop.logs.records import read_metrics
 from reelweave.train.loop.trainer import Trainer
 from reelweave.train.loop.validation import Validation
 from reelweave.train.loop.validation_config import ValidationConfig

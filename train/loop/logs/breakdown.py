@@ -1,8 +1,8 @@
 """Breakdown of the loss by quantile of the timestep, and by bucket."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from reelweave.loader.batch import Microbatch, Pack
 from reelweave.loader.buckets.assignment import Bucket
 from reelweave.train.distributed.world import World
+from reelweave.train.loop.logs.record import LOSSES, Record
 from reelweave.train.objectives.level import quantile
 from reelweave.train.step.losses import Losses
 
@@ -44,6 +45,28 @@ class Breakdown:
     whole: LossPart
     by_quantile: Mapping[str, LossPart]
     by_bucket: Mapping[str, LossPart]
+
+
+@dataclass(frozen=True)
+class LossRecord(Record):
+    """Losses by quantile and bucket of the clips trained on or held out."""
+
+    FILE = LOSSES
+
+    of: Literal["train", "held_out"]
+    breakdown: Breakdown
+
+    def values(self) -> dict[str, Any]:
+        return {"step": self.step, "of": self.of, **asdict(self.breakdown)}
+
+    def scalars(self) -> dict[str, float]:
+        breakdown = self.breakdown
+        parts = {"loss": breakdown.whole}
+        parts |= {f"quantile/{name}": part for name, part in breakdown.by_quantile.items()}
+        parts |= {f"bucket/{name}": part for name, part in breakdown.by_bucket.items()}
+        return {
+            f"losses_{self.of}/{name}": part.loss for name, part in parts.items() if part.loss is not None
+        }
 
 
 class LossRows:

@@ -1,20 +1,21 @@
 """Metrics of a step and of a run."""
 
+import json
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
+from reelweave.train.loop.logs.record import METRICS, Record
 from reelweave.train.measure.step_times import StepTimes
 
 WINDOW = 10  # maximum number of steps averaged at the start and at the end of a run
 
 
 @dataclass(frozen=True)
-class StepMetrics:
+class StepMetrics(Record):
     """Metrics of one optimizer step over all ranks.
 
     Attributes:
-        step: number of finished optimizer steps, this one included.
         loss: mean over the step's samples; None if not finite.
         lr: learning rate.
         grad_norm: norm of the whole gradient before clipping; None if not finite.
@@ -30,7 +31,8 @@ class StepMetrics:
         parts: loss terms and other values by name; None for a single-term loss.
     """
 
-    step: int
+    FILE = METRICS
+
     loss: float | None
     lr: float
     grad_norm: float | None
@@ -54,6 +56,30 @@ class StepMetrics:
     def tokens_per_s(self) -> float:
         """Text and video tokens per second over all ranks."""
         return self.tokens / self.times.step_s
+
+    def line(self, run: str) -> str:
+        """Return the line of JSON with the id of its run, and the times beside other numbers."""
+        values = asdict(self)
+        times = values.pop("times")
+        rates = {"samples_per_s": self.samples_per_s, "tokens_per_s": self.tokens_per_s}
+        return json.dumps({"run": run, **values, **times, **rates}, allow_nan=False) + "\n"
+
+    def scalars(self) -> dict[str, float]:
+        times = self.times
+        scalars = {
+            "train/loss": self.loss,
+            "train/lr": self.lr,
+            "train/grad_norm": self.grad_norm,
+            "train/samples_per_s": self.samples_per_s,
+            "train/tokens_per_s": self.tokens_per_s,
+            "train/mfu": self.mfu,
+            "train/peak_gib": times.peak_gib,
+        }
+        scalars |= {f"time/{name}": value for name, value in asdict(times).items() if name.endswith("_s")}
+        scalars |= {f"share/{name}": share for name, share in times.shares.items()}
+        scalars |= {f"parts/{name}": value for name, value in (self.parts or {}).items()}
+        scalars |= {"share/wait_max": times.wait_max_share, "train/slowest_rank": times.slowest_rank}
+        return {name: value for name, value in scalars.items() if value is not None}
 
 
 class RunSummary:

@@ -10,6 +10,7 @@ from typing import Self
 from pydantic import TypeAdapter, ValidationError
 
 from reelweave.loader.base.whole_file import whole_file
+from reelweave.train.loop.logs.record import RANKS, Record
 from reelweave.train.measure.rank_waits import RankWaits
 
 MAX_BYTES = 64 << 20
@@ -17,11 +18,10 @@ MAX_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
-class RankRecord:
+class RankRecord(Record):
     """Waits and memory of ranks [R] over the steps since the record before.
 
     Attributes:
-        step: number of finished steps.
         steps: number of steps that it covers.
         seconds: seconds of these, without pauses.
         wait_s: seconds that each rank waited for the last one.
@@ -29,7 +29,8 @@ class RankRecord:
         peak_gib: peak memory of each rank's GPU; None on a CPU.
     """
 
-    step: int
+    FILE = RANKS
+
     steps: int
     seconds: float
     wait_s: list[float]
@@ -43,8 +44,8 @@ class RankRecord:
         wait_s = [round(wait, 4) for wait in waits.wait_s]
         return cls(step, waits.steps, round(waits.seconds, 4), wait_s, waits.last, peaks)
 
-    def line(self) -> str:
-        """Return the record as a line of JSON."""
+    def line(self, run: str = "") -> str:  # noqa: ARG002 - as `Record` has it
+        """Return the line of JSON, without spaces: it names every rank."""
         return json.dumps(asdict(self), allow_nan=False, separators=(",", ":")) + "\n"
 
     def precedes(self, other: Self) -> bool:
@@ -66,19 +67,14 @@ class RankRecord:
 _RECORD = TypeAdapter(RankRecord)
 
 
-def append_ranks(path: Path, step: int, waits: RankWaits, max_bytes: int = MAX_BYTES) -> None:
-    """Append a line; a file that becomes too large keeps half as many, each over twice as many steps.
+def limit_size(path: Path, max_bytes: int = MAX_BYTES) -> None:
+    """Make half as many records of a file that became too large, each over twice as many steps.
 
     Args:
         path: file of the records.
-        step: number of finished steps.
-        waits: those since the last line.
         max_bytes: size of the file beyond which lines are joined.
     """
-    with path.open("a", encoding="utf-8") as file:
-        file.write(RankRecord.of(step, waits).line())
-        size = file.tell()
-    if size > max_bytes:
+    if path.stat().st_size > max_bytes:
         with whole_file(path) as aside, path.open("rb") as lines, aside.open("w", encoding="utf-8") as file:
             file.writelines(record.line() for record in _join_pairs(lines))
 

@@ -1,9 +1,9 @@
-"""JSON-lines records of a run, and their truncation when a run resumes."""
+"""Recorded steps of a run, and the truncation of its records when it resumes."""
 
 import json
 import math
 from collections.abc import Iterator
-from dataclasses import asdict, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -11,22 +11,11 @@ from pydantic import TypeAdapter
 
 from reelweave.loader.base.whole_file import whole_file
 from reelweave.train.loop.logs.metrics import StepMetrics
+from reelweave.train.loop.logs.record import CHECKPOINTS, LOSSES, METRICS, RANKS, RECONSTRUCTION, VALIDATION
 from reelweave.train.measure.step_times import StepTimes
-
-METRICS, LOSSES, BAD_SAMPLES = "metrics.jsonl", "losses.jsonl", "bad_samples.jsonl"
-RECONSTRUCTION, VALIDATION, RANKS = "reconstruction.jsonl", "validation.jsonl", "ranks.jsonl"
-CHECKPOINTS = "checkpoints.jsonl"
 
 _TIMES, _METRICS = TypeAdapter(StepTimes), TypeAdapter(StepMetrics)
 _NO_RECORD = (ValueError, LookupError, TypeError, ArithmeticError, RecursionError)
-
-
-def metrics_line(metrics: StepMetrics, run: str) -> str:
-    """Format one step, with the id of its run, and its times beside other numbers."""
-    record = asdict(metrics)
-    times = record.pop("times")
-    rates = {"samples_per_s": metrics.samples_per_s, "tokens_per_s": metrics.tokens_per_s}
-    return json.dumps({"run": run, **record, **times, **rates}, allow_nan=False) + "\n"
 
 
 def read_metrics(out: Path, last_step: int) -> Iterator[StepMetrics]:
@@ -44,7 +33,7 @@ def _read_recorded(path: Path, last_step: int) -> Iterator[tuple[StepMetrics, by
                 record = json.loads(line)
                 times = _TIMES.validate_python(_known_fields(StepTimes, record))
                 metrics = _METRICS.validate_python({**_known_fields(StepMetrics, record), "times": times})
-                metrics_line(metrics, "")  # only lines that can be written again are valid
+                metrics.line("")  # only lines that can be written again are valid
             except _NO_RECORD:
                 continue
             if metrics.step <= last_step:

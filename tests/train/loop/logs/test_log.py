@@ -6,10 +6,11 @@ import pytest
 
 from reelweave.loader.batch import BadSample
 from reelweave.train.config.log import LogConfig
-from reelweave.train.loop.logs.breakdown import BINS, break_down
-from reelweave.train.loop.logs.log import MetricLog
+from reelweave.train.loop.logs.breakdown import BINS, LossRecord, break_down
+from reelweave.train.loop.logs.log import RunLog
 from reelweave.train.loop.logs.metrics import RunSummary, StepMetrics
-from reelweave.train.loop.logs.records import BAD_SAMPLES, METRICS, read_metrics
+from reelweave.train.loop.logs.record import BAD_SAMPLES, METRICS, CheckpointRecord, ValidationRecord
+from reelweave.train.loop.logs.records import read_metrics
 from reelweave.train.measure.step_times import StepTimes
 
 
@@ -26,14 +27,14 @@ def step(number: int, loss: float | None = 1.0) -> StepMetrics:
     )
 
 
-def log(out, start_step=0) -> MetricLog:
-    return MetricLog(out, LogConfig(tensorboard=False), start_step, total_steps=20, writes=True)
+def log(out, start_step=0) -> RunLog:
+    return RunLog(out, LogConfig(tensorboard=False), start_step, total_steps=20, writes=True)
 
 
 def test_what_is_recorded_is_read_back(tmp_path):
     with log(tmp_path) as first:
-        first.add(step(1))
-        first.add(step(2, loss=None))
+        first.write(step(1))
+        first.write(step(2, loss=None))
     assert list(read_metrics(tmp_path, 2)) == [step(1), step(2, loss=None)]
     assert json.loads((tmp_path / METRICS).read_text().splitlines()[0])["samples_per_s"] == 8
 
@@ -43,7 +44,7 @@ def test_steps_recorded_before_operations_were_are_kept(tmp_path):
     old |= {"step_s": 0.5, "data_s": 0.1}
     (tmp_path / METRICS).write_text(json.dumps(old) + "\n")
     with log(tmp_path, start_step=1) as second:
-        second.add(replace(step(2), flops=10**15, mfu=0.5))
+        second.write(replace(step(2), flops=10**15, mfu=0.5))
     assert list(read_metrics(tmp_path, 2)) == [step(1), replace(step(2), flops=10**15, mfu=0.5)]
 
 
@@ -52,7 +53,7 @@ def test_the_console_tells_the_larger_parts_of_a_step(tmp_path, capsys):
         step_s=2.0, data_s=0.5, vae_s=0.01, forward_s=0.99, wait_s=0.5, wait_max_s=1.0, slowest_rank=3
     )
     with log(tmp_path) as first:
-        first.add(replace(step(10), times=times))
+        first.write(replace(step(10), times=times))
     assert "2.00 s (data 25%, forward 50%, wait 25% for rank 3)" in capsys.readouterr().err
     assert next(read_metrics(tmp_path, 10)).times == times
 
@@ -60,18 +61,18 @@ def test_the_console_tells_the_larger_parts_of_a_step(tmp_path, capsys):
 def test_held_out_clips_are_counted_and_not_their_times(tmp_path, capsys):
     rows_n5 = np.array([[9, 48, 80, (part + 0.5) / BINS, 2.0] for part in range(BINS) for _ in range(7)])
     with log(tmp_path) as first:
-        first.add_losses(4, "held_out", break_down(rows_n5))
+        first.write(LossRecord(4, "held_out", break_down(rows_n5)))
     assert "step 4: held-out loss 2.0000 over 7 clips, each at 4 times" in capsys.readouterr().err
 
 
 def test_later_steps_and_a_line_cut_short_are_gone_after_a_resume(tmp_path):
     with log(tmp_path) as first:
         for number in range(1, 6):
-            first.add(step(number))
+            first.write(step(number))
     with (tmp_path / METRICS).open("a") as file:
         file.write('{"step": 6, "lo')
     with log(tmp_path, start_step=3) as second:
-        second.add(step(4))
+        second.write(step(4))
     lines = [json.loads(line) for line in (tmp_path / METRICS).read_text().splitlines()]
     assert [line["step"] for line in lines] == [1, 2, 3, 4]
     assert {line["run"] for line in lines} == {(tmp_path / "run_id").read_text()}
@@ -80,9 +81,9 @@ def test_later_steps_and_a_line_cut_short_are_gone_after_a_resume(tmp_path):
 def test_the_summary_covers_the_steps_before_a_resume(tmp_path):
     with log(tmp_path) as first:
         for number in range(1, 13):
-            first.add(step(number, loss=float(number)))
+            first.write(step(number, loss=float(number)))
     with log(tmp_path, start_step=12) as second:
-        second.add(step(13, loss=None))
+        second.write(step(13, loss=None))
     assert second.summary.window == 6
     assert second.summary.first_loss == 3.5
     assert second.summary.last_loss == 9.5
@@ -104,6 +105,29 @@ def test_the_start_and_the_end_of_a_short_run_are_told_apart(losses, window, fir
     for number, loss in enumerate(losses, start=1):
         summary.add(step(number, loss=loss))
     assert (summary.window, summary.first_loss, summary.last_loss) == (window, first, last)
+
+
+def test_readers_get_every_record_behind_its_line(tmp_path):
+    shown = []
+
+    class Reader:
+        def read(self, record):
+            last = (tmp_path / record.FILE).read_text().splitlines()[-1]
+            shown.append((record.FILE, json.loads(last)["step"], record.scalars().get("validation/lpips")))
+
+        def close(self, failed):
+            shown.append(failed)
+
+    with RunLog(tmp_path, LogConfig(tensorboard=False), 0, 20, writes=True, readers=[Reader()]) as first:
+        first.write(step(1))
+        first.write(ValidationRecord(1, {"lpips": 0.25, "videos": 3}))
+        first.write(CheckpointRecord(1, at=5.0))
+    assert shown == [
+        ("metrics.jsonl", 1, None),
+        ("validation.jsonl", 1, 0.25),
+        ("checkpoints.jsonl", 1, None),
+        False,
+    ]
 
 
 def test_bad_samples_are_listed_beside_the_metrics(tmp_path):

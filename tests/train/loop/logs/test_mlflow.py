@@ -10,12 +10,17 @@ import pytest
 
 from reelweave.loader.errors import RunError, UsageError
 from reelweave.train.config.log import LogConfig, MlflowConfig
-from reelweave.train.loop.logs.mlflow_scalars import Mlflow
+from reelweave.train.loop.logs.mlflow_reader import MlflowReader
+from reelweave.train.loop.logs.record import ReconstructionRecord, ValidationRecord
 from reelweave.train.loop.trainer import Trainer
 from tests.thorough import thorough
 from tests.train.clips import ClipStream, tiny_config
 
 ASKED = MlflowConfig(experiment="waves", name="first")
+
+
+def loss(step: int, value: float) -> ReconstructionRecord:
+    return ReconstructionRecord(step, {"train": {"loss": value}})
 
 
 @pytest.fixture
@@ -33,13 +38,13 @@ def store(tmp_path, monkeypatch):
 def test_a_run_that_goes_on_is_the_same_run_to_mlflow(store, tmp_path):
     config, out = tiny_config(3), tmp_path / "run"
     out.mkdir()
-    writer = Mlflow(out, ASKED, config)
+    writer = MlflowReader(out, ASKED, config)
     for step in (1, 2):
-        writer.add({"train/loss": 1 / step, "losses_train/quantile/0.125": 2.0}, step)
-    writer.add_pictures({"validation/0": np.zeros((16, 24, 3), np.uint8)}, 2)
+        writer.read(loss(step, 1 / step))
+    writer.read(ValidationRecord(2, {}, {"0": np.zeros((16, 24, 3), np.uint8)}))
     writer.close(failed=True)
-    again = Mlflow(out, ASKED, config)
-    again.add({"train/loss": 0.25}, 3)
+    again = MlflowReader(out, ASKED, config)
+    again.read(loss(3, 0.25))
     again.close(failed=False)
 
     from mlflow import MlflowClient
@@ -57,11 +62,11 @@ def test_a_run_that_goes_on_is_the_same_run_to_mlflow(store, tmp_path):
 
 @thorough
 def test_a_server_that_is_lost_costs_points_and_is_told_once(store, tmp_path, caplog):
-    writer = Mlflow(tmp_path, ASKED, tiny_config(3))
+    writer = MlflowReader(tmp_path, ASKED, tiny_config(3))
     shutil.rmtree(tmp_path / "store")
     with caplog.at_level(logging.WARNING, "reelweave.train"):
         for step in range(1, 4):
-            writer.add({"train/loss": 1.0}, step)
+            writer.read(loss(step, 1.0))
         writer.close(failed=False)
     (said,) = caplog.messages
     assert said.startswith("MLflow misses points of this run: ")
@@ -76,7 +81,7 @@ def test_a_server_that_is_missing_is_named_before_the_first_step(store, tmp_path
         Trainer(config, ClipStream(), tmp_path).run()
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
     with pytest.raises(UsageError, match="set MLFLOW_TRACKING_URI"):
-        Mlflow(tmp_path, ASKED, config)
+        MlflowReader(tmp_path, ASKED, config)
 
 
 def test_without_the_package_the_extra_is_named(tmp_path, monkeypatch):

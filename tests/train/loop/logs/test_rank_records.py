@@ -6,7 +6,7 @@ import random
 import numpy as np
 
 from reelweave.pipelines.report.run.rank_waits import read_rank_waits
-from reelweave.train.loop.logs.rank_records import append_ranks
+from reelweave.train.loop.logs.rank_records import RankRecord, limit_size
 from reelweave.train.measure.rank_waits import RankWaits
 
 RANKS, STEPS = 8, 10
@@ -17,6 +17,12 @@ def waits(chance: random.Random, ranks: int = RANKS) -> RankWaits:
     wait_s = [chance.uniform(0, 2) for _ in range(ranks)]
     peaks = [chance.uniform(60, 80) for _ in range(ranks)]
     return RankWaits(STEPS, 20.0, wait_s, [last.count(rank) for rank in range(ranks)], peaks)
+
+
+def append_ranks(path, step: int, waited: RankWaits, max_bytes: int = 1 << 20) -> None:
+    with path.open("a") as file:
+        file.write(RankRecord.of(step, waited).line())
+    limit_size(path, max_bytes)
 
 
 def test_a_long_run_keeps_its_sums_in_a_bounded_file(tmp_path):

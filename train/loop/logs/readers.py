@@ -1,37 +1,31 @@
-"""Scalar writers beside a run's own records: TensorBoard, Weights & Biases, MLflow."""
+"""Readers of a run's records: TensorBoard, Weights & Biases, MLflow."""
 
-from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Protocol
-
-import numpy as np
-from numpy.typing import NDArray
 
 from reelweave.loader.errors import RunError, UsageError, first_line
 from reelweave.train.config.log import WandbConfig
 from reelweave.train.config.run import TrainConfig
 from reelweave.train.config.vae import VaeTrainConfig
+from reelweave.train.loop.logs.record import Record
 from reelweave.train.loop.logs.run_id import run_id
 
 
-class Scalars(Protocol):
-    """Writer of named numbers per step."""
+class RecordReader(Protocol):
+    """Reader of a run's records, in the order of their lines."""
 
-    def add(self, scalars: Mapping[str, float], step: int) -> None:
-        """Log the numbers of a step; a slash in a name groups them."""
-
-    def add_pictures(self, pictures: Mapping[str, NDArray[np.uint8]], step: int) -> None:
-        """Log RGB pictures [height, width, 3] of a step."""
+    def read(self, record: Record) -> None:
+        """Show the numbers and pictures of a record."""
 
     def close(self, failed: bool) -> None:
-        """Close the writer; the last call."""
+        """Close the reader; the last call."""
 
 
-def open_scalars(
+def open_readers(
     out: Path, config: TrainConfig | VaeTrainConfig, start_step: int, writes: bool
-) -> list[Scalars]:
-    """Open the writers of a run after ``start_step``; none on ranks that do not write.
+) -> list[RecordReader]:
+    """Open the readers of a run after ``start_step``; none on ranks that do not write.
 
     Args:
         out: folder of the run.
@@ -47,40 +41,38 @@ def open_scalars(
     for name, settings in (("wandb", wandb), ("mlflow", mlflow)):
         if settings and find_spec(name) is None:
             raise UsageError(f"log.{name} needs {name}: pip install 'reelweave[{name}]', or set it to null")
-    opened: list[Scalars] = []
+    opened: list[RecordReader] = []
     if writes and config.log.tensorboard:
-        opened.append(TensorBoard(out, start_step))
+        opened.append(TensorBoardReader(out, start_step))
     if writes and wandb:
-        opened.append(Wandb(out, wandb, config))
+        opened.append(WandbReader(out, wandb, config))
     if writes and mlflow:
-        from reelweave.train.loop.logs.mlflow_scalars import Mlflow
+        from reelweave.train.loop.logs.mlflow_reader import MlflowReader
 
-        opened.append(Mlflow(out, mlflow, config))
+        opened.append(MlflowReader(out, mlflow, config))
     return opened
 
 
-class TensorBoard:
-    """Writer of TensorBoard events in ``tensorboard`` of the run's folder."""
+class TensorBoardReader:
+    """Reader that writes TensorBoard events in ``tensorboard`` of the run's folder."""
 
     def __init__(self, out: Path, start_step: int) -> None:
         from torch.utils.tensorboard import SummaryWriter  # slow to import, and optional
 
         self._events = SummaryWriter(str(out / "tensorboard"), purge_step=start_step + 1)
 
-    def add(self, scalars: Mapping[str, float], step: int) -> None:
-        for name, value in scalars.items():
-            self._events.add_scalar(name, value, step)
+    def read(self, record: Record) -> None:
+        for name, value in record.scalars().items():
+            self._events.add_scalar(name, value, record.step)
+        for name, picture_HWC in record.pictures().items():
+            self._events.add_image(name, picture_HWC, record.step, dataformats="HWC")
 
-    def add_pictures(self, pictures: Mapping[str, NDArray[np.uint8]], step: int) -> None:
-        for name, picture_HWC in pictures.items():
-            self._events.add_image(name, picture_HWC, step, dataformats="HWC")
-
-    def close(self, failed: bool) -> None:  # noqa: ARG002 - as `Scalars` has it
+    def close(self, failed: bool) -> None:  # noqa: ARG002 - as `RecordReader` has it
         self._events.close()
 
 
-class Wandb:
-    """Writer to Weights & Biases; a resumed run goes on in the same wandb run.
+class WandbReader:
+    """Reader that sends to Weights & Biases; a resumed run goes on in the same wandb run.
 
     Points may arrive in any order, so that repeated steps after a kill appear again. Only scalars and the
     configuration, which holds no secrets, are sent: no command line, source or console output.
@@ -115,14 +107,12 @@ class Wandb:
         self._run.define_metric("step")
         self._run.define_metric("*", step_metric="step")
 
-    def add(self, scalars: Mapping[str, float], step: int) -> None:
-        self._run.log({**scalars, "step": step})
-
-    def add_pictures(self, pictures: Mapping[str, NDArray[np.uint8]], step: int) -> None:
+    def read(self, record: Record) -> None:
         import wandb
 
-        shown = {name: wandb.Image(picture_HWC) for name, picture_HWC in pictures.items()}
-        self._run.log({**shown, "step": step})
+        pictures = {name: wandb.Image(picture_HWC) for name, picture_HWC in record.pictures().items()}
+        if points := {**record.scalars(), **pictures}:
+            self._run.log({**points, "step": record.step})
 
     def close(self, failed: bool) -> None:
         self._run.finish(exit_code=int(failed))

@@ -1,24 +1,22 @@
-"""Scalars of a run for MLflow, sent beside the steps."""
+"""Reader of a run's records for MLflow, which sends them beside the steps."""
 
 import json
 import logging
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
 from pathlib import Path
 from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from reelweave.loader.base.whole_file import whole_file
 from reelweave.loader.errors import RunError, UsageError, first_line
 from reelweave.train.config.log import MlflowConfig
 from reelweave.train.config.run import TrainConfig
 from reelweave.train.config.vae import VaeTrainConfig
+from reelweave.train.loop.logs.record import Record
 
 _MLFLOW_ID = "mlflow_id"
 _MOST_PARAMS = 100  # of one request, by the protocol
@@ -29,8 +27,8 @@ _LAST_S = 60.0
 _log = logging.getLogger(__name__)
 
 
-class Mlflow:
-    """Writer to MLflow; a resumed run goes on in the same MLflow run.
+class MlflowReader:
+    """Reader that sends to MLflow; a resumed run goes on in the same MLflow run.
 
     A thread sends what steps leave, so that a slow or lost server costs points and no step. Points of steps that are
     repeated after a kill appear again. Only scalars, pictures and the configuration, which holds no secrets, are sent.
@@ -61,13 +59,11 @@ class Mlflow:
         self._waiting: deque[Future[None]] = deque()
         self._complained = False
 
-    def add(self, scalars: Mapping[str, float], step: int) -> None:
-        at = time.time_ns() // 10**6
-        points = [self._point(name, value, at, step) for name, value in scalars.items()]
-        self._send(lambda: self._client.log_batch(self._id, metrics=points))
-
-    def add_pictures(self, pictures: Mapping[str, NDArray[np.uint8]], step: int) -> None:
-        for name, picture_HWC in pictures.items():
+    def read(self, record: Record) -> None:
+        at, step = time.time_ns() // 10**6, record.step
+        if points := [self._point(name, value, at, step) for name, value in record.scalars().items()]:
+            self._send(lambda: self._client.log_batch(self._id, metrics=points))
+        for name, picture_HWC in record.pictures().items():
             self._send(partial(self._client.log_image, self._id, picture_HWC, key=name, step=step))
 
     def close(self, failed: bool) -> None:
