@@ -122,7 +122,7 @@ class SourceStageConfig(BaseModel, frozen=True, extra="forbid"):
             the ledger notices.
     """
 
-    REVISION: ClassVar = 37
+    REVISION: ClassVar = 38
 
     probe: ProbeConfig = ProbeConfig()
     shots: ShotConfig = ShotConfig()

@@ -120,7 +120,9 @@ class Decoded:
             promised_s=self.probe.promised_s,
         )
         line = replace(line, unmarked=unmarked, shapes=self.shapes if len(self.shapes) > 1 else ())
-        if self.pulldown is not None and line.constant and line.shifts_s is None and not line.damage:
+        # What is missing at the begin leaves the cadence behind it as it is.
+        is_clean = not any(hurt.first for hurt in line.damage)
+        if self.pulldown is not None and line.constant and line.shifts_s is None and is_clean:
             line = invert_pulldown(line, self.pulldown)
         if line.times_s[-1] > limits.max_duration_s:
             raise too_long(limits)

@@ -195,6 +195,8 @@ class Decoder:
                         self._reason = "it begins between key frames; frames up to the first one are unsafe"
                     elif lost := self._lost_at_begin(decoded[0]):
                         yield lost
+                        if self._lost.is_whole():
+                            self._mend()
                 for frame in decoded:
                     if self._lost.before(frame) and self._shown:
                         self._break_before()
@@ -233,13 +235,15 @@ class Decoder:
             self._shown += len(lost)
             if self._meter is not None:
                 self._meter.shift(len(lost))
-            lost_s = float(((first.pts or 0) - stamps[0]) * (self._stream.time_base or 0))
+            much = f"{len(lost)} frames"
+            if first.pts is not None and stamps[0] is not None:
+                much = f"{float((first.pts - stamps[0]) * (self._stream.time_base or 0)):.2f} s"
             fault = (
                 "its first key frame is damaged"
                 if self._lost.begins_with_key
                 else "it begins between key frames"
             )
-            self._reason = f"{fault}, and nothing of its first {lost_s:.2f} s can be decoded"
+            self._reason = f"{fault}, and nothing of its first {much} can be decoded"
         return lost
 
     def damage(self) -> tuple[Damage, ...]:

@@ -11,14 +11,17 @@ from av.video.stream import VideoStream
 _A_FRAME_EACH = "av1"
 """Codec each of whose packets shows one frame, in order, so that a stamp without its frame is a lost frame."""
 
-_BEGIN_WITH_KEY = ("mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm", "avi", "mxf")
-"""Containers whose first packet says truly whether decoding can begin there; recordings of streams begin anywhere."""
+_EXACT = ("mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm")
+"""Containers whose stamps tell lost frames behind a first packet that counts as key.
 
-_BY_ERROR = ("avi", "mxf")
-"""Of which a first frame is lost only where its packet cannot be decoded: stamps may be those of coding."""
+Others may store times of coding, or no more than guesses, so there only an error of that packet tells it.
+"""
 
-_KEY_BY_ERROR = ("h264",)
-"""Of which the same holds where the first packet counts as key: no frame is shown before a refresh is complete."""
+_GUESSED_INDEX = ("mpeg", "mpegts")
+"""Containers without an index, of which FFmpeg makes one up while it reads; it calls all packets key frames."""
+
+_WITHHOLDS = "h264"
+"""Codec of which no frame is shown before a refresh is complete: that may begin with a packet that counts as key."""
 
 _GUESSES = frozenset(
     ("mpeg4", "msmpeg4v1", "msmpeg4v2", "msmpeg4v3", "h263", "h263p", "h263i", "flv1", "wmv1", "wmv2")
@@ -43,10 +46,11 @@ class LostFrames:
         codec = stream.codec_context.codec.canonical_name
         self._counts, self._guesses = codec == _A_FRAME_EACH, codec in _GUESSES
         self._due: deque[int] = deque()
-        container = stream.container.format.name
-        self._begins = container in _BEGIN_WITH_KEY
-        self._by_error, self._key_by_error = container in _BY_ERROR, codec in _KEY_BY_ERROR
-        self._first_pts: list[int] = []  # of packets so far, until a frame is shown
+        self._withholds = codec == _WITHHOLDS
+        self._by_error = stream.container.format.name not in _EXACT or self._withholds
+        self._first_pts: list[int | None] = []  # of packets so far, until a frame is shown
+        self._unkeyed = 0  # of these, before the first key frame
+        self._begins = True
         self.begins_with_key = False
         self._lost_begin = False
         self._failed = False
@@ -54,13 +58,14 @@ class LostFrames:
 
     def expect(self, packet: Packet[VideoStream]) -> None:
         """Note a packet before it is decoded."""
-        if packet.pts is None or not packet.size or packet.is_discard:
+        if not packet.size or packet.is_discard:
             return
         if self._begins:
-            if not self._first_pts:
-                self.begins_with_key = _is_key(packet)
+            is_key = _is_key(packet) if not self._first_pts else packet.is_keyframe
+            self.begins_with_key |= is_key and not self._first_pts
+            self._unkeyed += not is_key and self._unkeyed == len(self._first_pts)
             self._first_pts.append(packet.pts)
-        if self._counts:
+        if self._counts and packet.pts is not None:
             self._due.append(packet.pts)
 
     def fail(self) -> None:
@@ -68,17 +73,28 @@ class LostFrames:
         self._failed = True
         self._lost_begin |= len(self._first_pts) == 1
 
-    def before_first(self, frame: VideoFrame) -> list[int]:
-        """Return the stamps of frames that are lost before the first one, with the key frame that they refer to."""
-        stamps, self._first_pts = self._first_pts, []
-        by_error = self._by_error or (self._key_by_error and self.begins_with_key)
-        is_trusted = self._begins and (self._lost_begin or not by_error)
+    def before_first(self, frame: VideoFrame) -> list[int] | list[None]:
+        """Return the stamps of frames that are lost before the first one, with the key frame that they refer to.
+
+        Of a stream without stamps it is a None for each packet before the first key frame.
+        """
+        stamps = [pts for pts in self._first_pts if pts is not None]
+        unstamped, self._first_pts = len(self._first_pts) - len(stamps), []
+        is_trusted = self._begins and (self._lost_begin or not (self.begins_with_key and self._by_error))
         self._begins = False
-        if frame.pts is None or not stamps or not is_trusted:
+        if not is_trusted:
+            return []
+        if frame.pts is None:
+            return [None] * self._unkeyed if unstamped and not stamps else []
+        if not stamps:
             return []
         # Leading pictures, which are shown before their key frame, are none of its frames.
         first_pts = stamps[0] if self.begins_with_key else min(stamps)
         return sorted({pts for pts in stamps if first_pts <= pts < frame.pts})
+
+    def is_whole(self) -> bool:
+        """Return whether a first frame behind lost ones refers to none of them, though it may be no key frame."""
+        return self._withholds
 
     def lacks_reference(self, first: VideoFrame) -> bool:
         """Return whether a film's first frame refers to one before it, and is shown nevertheless."""
@@ -102,6 +118,7 @@ class LostFrames:
 
 def _is_key(packet: Packet[VideoStream]) -> bool:
     """Return whether a first packet holds a key frame, by its content or by the container's index."""
-    entry = next(iter(packet.stream.index_entries), None)
+    is_guess = packet.stream.container.format.name in _GUESSED_INDEX
+    entry = None if is_guess else next(iter(packet.stream.index_entries), None)
     is_indexed = entry is not None and entry.is_keyframe and entry.timestamp in (packet.pts, packet.dts)
     return packet.is_keyframe or is_indexed  # of damaged H.264 FFmpeg does not see it

@@ -3,6 +3,7 @@
 from fractions import Fraction
 from pathlib import Path
 
+import av
 import numpy as np
 import pytest
 
@@ -40,6 +41,20 @@ def test_a_telecined_film_gets_its_own_frames_back(name: str, order: str, option
     for record, _ in records:
         assert record.fps == pytest.approx(float(FILM))
         assert record.end_s - record.start_s == pytest.approx(record.frames / FILM, abs=1 / 60)
+
+
+def test_a_telecined_recording_that_begins_between_key_frames_gets_its_own_frames_back(
+    tmp_path: Path,
+) -> None:
+    path = woven(tmp_path / "a.ts", fields_of(96), scenes=(96,))
+    with av.open(str(path)) as container:
+        offsets = [packet.pos for packet in container.demux(video=0) if packet.size and packet.pos]
+    path.write_bytes(path.read_bytes()[offsets[2] // 188 * 188 :])
+    (lost, _), (kept, clip) = curated(path, tmp_path / "out", spans={"min_clip_s": 0.5})
+    assert "between key frames" in lost.reason
+    assert kept.fps == pytest.approx(float(FILM))
+    numbers = read_numbers(clip)
+    assert numbers == list(range(numbers[0], 96))
 
 
 @pytest.mark.parametrize(

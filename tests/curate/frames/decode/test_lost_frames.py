@@ -160,12 +160,87 @@ def test_a_film_that_begins_between_key_frames_begins_with_a_failed_stretch(
     assert (kept[0], kept[2]) == ("kept", failed[3])
 
 
-def test_a_recording_that_begins_within_a_group_of_pictures_is_kept(tmp_path: Path) -> None:
-    """Of a stream nobody promises that it begins with a key frame."""
-    path = without_first(tmp_path / "a.ts", "mpeg2video", 10)
-    states = [row[0] for row in rows_of(path)]
-    assert "kept" in states
-    assert not any("key frame" in row[4] for row in rows_of(path))
+REFRESH = {"x264-params": "keyint=30:intra-refresh=1:scenecut=0:bframes=0"}
+OPEN = {"x264-params": "keyint=50:min-keyint=50:scenecut=0:open-gop=1:bframes=2:b-adapt=0"}
+
+
+def joined_late(path: Path, codec: str, options: dict[str, str] | None = None) -> Path:
+    """Write a recording that begins some 0.6 s after a key frame, 1.4 s before the next one."""
+    whole = write_video(
+        path.with_name(f"whole{path.suffix}"),
+        (125,),
+        size=(192, 128),
+        codec=codec,
+        options=options or {**OPTIONS[codec], "g": "50"},
+        audio=path.suffix == ".ts",
+    )
+    if path.suffix == ".ts":
+        with av.open(str(whole)) as container:
+            video = [packet for packet in container.demux(video=0) if packet.size]
+        path.write_bytes(whole.read_bytes()[video[15].pos // 188 * 188 :])
+        return path
+    stamped = path.suffix not in (".h264", ".m2v")
+    with av.open(str(whole)) as source, av.open(str(path), "w") as target:
+        stream = target.add_stream_from_template(source.streams.video[0])
+        for number, packet in enumerate([packet for packet in source.demux(video=0) if packet.size][15:]):
+            packet.stream = stream
+            if not stamped:
+                packet.pts = packet.dts = number
+            target.mux(packet)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "codec", "options"),
+    but(
+        (("a.ts", "libx264", None), ("a.mpg", "mpeg2video", None), ("a.mp4", "libx264", REFRESH)),
+        [
+            ("a.ts", "libx264", None),
+            ("a.ts", "libx264", OPEN),
+            ("a.ts", "libx264", REFRESH),
+            ("a.ts", "libx265", {"preset": "ultrafast", "x265-params": "keyint=50:scenecut=0:log-level=0"}),
+            ("a.ts", "mpeg2video", None),
+            ("a.mpg", "mpeg2video", None),
+            ("a.flv", "libx264", None),
+            ("a.avi", "libx264", None),
+            ("a.mp4", "libx264", REFRESH),
+            ("a.asf", "libx264", None),
+            ("a.h264", "libx264", None),
+            ("a.m2v", "mpeg2video", None),
+        ],
+    ),
+)
+def test_a_recording_that_was_joined_late_begins_with_a_failed_stretch(
+    tmp_path: Path, name: str, codec: str, options: dict[str, str] | None
+) -> None:
+    """What it lacks lies at its begin, not at its end, and it is not cut off."""
+    path = joined_late(tmp_path / name, codec, options)
+    failed, kept = rows_of(path)
+    assert (failed[0], failed[1], failed[2]) == ("failed", "decode", 0)
+    assert failed[4].startswith("it begins between key frames, and nothing of its first")
+    assert 0.5 < failed[3] < 2
+    assert (kept[0], kept[2]) == ("kept", failed[3])
+    assert kept[3] == pytest.approx(4.4, abs=0.11)
+
+
+def test_a_recording_that_is_cut_off_says_so(tmp_path: Path) -> None:
+    """Its stamps promise pictures of which the last ones cannot be decoded."""
+    path = joined_late(tmp_path / "a.ts", "libx264")
+    data = bytearray(path.read_bytes())
+    with av.open(str(path)) as container:
+        video = [packet.pos for packet in container.demux(video=0) if packet.size and packet.pos]
+    pid = data[video[0] + 1 : video[0] + 3]
+    for at in range(video[-40], len(data) - 187, 188):
+        if data[at + 1] & 0x1F == pid[0] & 0x1F and data[at + 2] == pid[1]:
+            kept = 4 + (data[at + 4] + 1 if data[at + 3] & 0x20 else 0)
+            kept += (
+                9 + data[at + kept + 8] if data[at + 1] & 0x40 else 0
+            )  # the head of a packet, with its stamps
+            data[at + kept : at + 188] = b"\xff" * (188 - kept)
+    path.write_bytes(data)
+    rows = rows_of(path)
+    assert rows[0][4].startswith("it begins between key frames")
+    assert "the file is cut off: it promises" in rows[-1][4]
 
 
 @pytest.mark.parametrize(("name", "codec"), [("a.webm", "libvpx-vp9"), ("a.mp4", "libsvtav1")])
