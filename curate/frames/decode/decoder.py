@@ -16,6 +16,7 @@ from reelweave.curate.frames.container.description import described_stream
 from reelweave.curate.frames.container.dolby_vision import without_base
 from reelweave.curate.frames.container.encryption import EncryptedError, is_encrypted
 from reelweave.curate.frames.container.side_data import Cropper
+from reelweave.curate.frames.decode.dv_blocks import DvBlocks
 from reelweave.curate.frames.decode.lost_frames import LostFrames
 from reelweave.curate.frames.decode.slice_checks import SliceChecks
 from reelweave.curate.frames.frame_times import Damage
@@ -75,6 +76,7 @@ class Decoder:
         self._tells_cut = "mpegts" not in stream.container.format.name
         self._cut_pts: int | None = None  # of the last packet, if its bytes are not all there
         self._lost, self._checks = LostFrames(stream), SliceChecks(stream)
+        self._blocks = DvBlocks(stream)
         self._over_black = OverBlack()
         # Raw pictures of 32 bits in AVI and elsewhere mostly leave the last eight unused.
         self._shows_alpha = stream.codec_context.name != "rawvideo"
@@ -166,9 +168,12 @@ class Decoder:
                     raise SourceError(fault)
                 if packet.size and packet.pos is not None:
                     self._last_packet = packet.pos, packet.size
-                    self._cut_pts = packet.pts if packet.is_corrupt and self._tells_cut else None
+                    is_cut = (packet.is_corrupt and self._tells_cut) or self._blocks.is_cut_off(packet)
+                    self._cut_pts = packet.pts if is_cut else None
                 self._lost.expect(packet)
-                is_damaged = self._limits is not None and self._checks.is_damaged(packet)
+                is_damaged = self._limits is not None and (
+                    self._checks.is_damaged(packet) or self._blocks.is_damaged(packet)
+                )
                 try:
                     coded = self._bounded(packet)
                     if is_left_out(packet, coded):
