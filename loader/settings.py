@@ -1,8 +1,8 @@
 """Base class of the sections of a configuration, and differences of two configurations."""
 
 import inspect
-from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar, Literal, get_args, get_origin
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Literal, NamedTuple, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
@@ -16,10 +16,11 @@ class Settings(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     """Frozen section of a configuration: no unknown keys, finite numbers; ``help()`` of it describes every key.
 
     Attributes:
-        READ_WITH: by key, another key of the section and the values of it with which the key is read.
+        READ_WITH: by key, another key of the section and the values of it with which the key is read. Keys of sections
+            within have dots; the key of a section stands for all of its own.
     """
 
-    READ_WITH: ClassVar[Mapping[str, tuple[str, tuple[object, ...]]]] = {}
+    READ_WITH: ClassVar[Mapping[str, tuple[str, "tuple[object, ...] | Except"]]] = {}
 
     @model_validator(mode="before")
     @classmethod
@@ -65,6 +66,18 @@ def summary(section: type[BaseModel]) -> str:
     return " ".join((section.__doc__ or "").partition("\n\nKeys:\n")[0].split())
 
 
+class Except(NamedTuple):
+    """Every value but one, of a key with which another is read."""
+
+    value: object
+
+    def __contains__(self, value: object) -> bool:
+        return value != self.value
+
+    def __str__(self) -> str:
+        return f"another than {self.value}"
+
+
 def unread_keys(section: BaseModel, name: str = "") -> Iterator[str]:
     """Yield a line for each key that is set to another value than its default, and that another choice leaves unread.
 
@@ -74,10 +87,15 @@ def unread_keys(section: BaseModel, name: str = "") -> Iterator[str]:
     """
     prefix = f"{name}." if name else ""
     for key, (choice, values) in (section.READ_WITH if isinstance(section, Settings) else {}).items():
-        value, chosen = getattr(section, key), getattr(section, choice)
-        if chosen not in values and value != type(section).model_fields[key].default:
-            owners = " or ".join(map(str, values))
-            yield f"{prefix}{key}={value} is not read: it is for {choice} {owners}, and {choice} is {chosen}"
+        *path, last = key.split(".")
+        owner = _get(section, path)
+        chosen = _get(section, choice.split("."))
+        if owner is None or chosen in values:
+            continue
+        owners = str(values) if isinstance(values, Except) else " or ".join(map(str, values))
+        default = _plain(type(owner).model_fields[last].default)
+        for leaf, _, value in differences(default, _plain(getattr(owner, last)), f"{prefix}{key}"):
+            yield f"{leaf}={value} is not read: it is for {choice} {owners}, and {choice} is {chosen}"
     for key in type(section).model_fields:
         if isinstance(part := getattr(section, key), BaseModel):
             yield from unread_keys(part, f"{prefix}{key}")
@@ -110,6 +128,17 @@ def _holds_boolean(value: Any) -> bool:
     if isinstance(value, list | tuple):
         return any(map(_holds_boolean, value))
     return isinstance(value, bool) or (isinstance(value, dict) and any(map(_holds_boolean, value.values())))
+
+
+def _get(section: Any, path: Sequence[str]) -> Any:
+    """Return the value at a path of keys; None below a section that is none."""
+    for key in path:
+        section = getattr(section, key, None)
+    return section
+
+
+def _plain(value: object) -> object:
+    return value.model_dump() if isinstance(value, BaseModel) else value
 
 
 def _types(annotation: Any) -> Iterator[Any]:

@@ -4,7 +4,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from reelweave.loader.settings import Settings
+from reelweave.loader.settings import Except, Settings
 
 AttentionBackend = Literal["auto", "cudnn", "flash", "flash3", "flash4"]
 Degree = Annotated[int, Field(ge=1)]
@@ -13,7 +13,11 @@ Degree = Annotated[int, Field(ge=1)]
 class ParallelConfig(Settings):
     """Degrees of parallelism, whose product is the number of ranks; by default every rank is a replica."""
 
-    READ_WITH: ClassVar = {"activation_memory_budget": ("activation_checkpointing", ("memory_budget",))}
+    READ_WITH: ClassVar = {
+        "activation_memory_budget": ("activation_checkpointing", ("memory_budget",)),
+        "reduce_gradients": ("dp_shard", Except(1)),
+        "pp_schedule": ("pp", Except(1)),
+    }
 
     dp_replicate: Degree | Literal["rest"] = Field(
         "rest",

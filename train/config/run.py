@@ -1,13 +1,13 @@
 """Configuration of a training run."""
 
 import operator
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from reelweave.loader.buckets.recalibrate import RecalibrateConfig
 from reelweave.loader.buckets.tokens import Compression
-from reelweave.loader.settings import Settings
+from reelweave.loader.settings import Except, Settings
 from reelweave.train.config.cascade import CascadeConfig
 from reelweave.train.config.checkpoint import CheckpointConfig
 from reelweave.train.config.first_frames import FirstFramesConfig
@@ -24,6 +24,11 @@ from reelweave.train.config.tokenizer import DiffusersVAEConfig, PatchTransformC
 
 class TrainConfig(Settings):
     """Configuration of one training run; the data stream is configured beside it."""
+
+    READ_WITH: ClassVar = {
+        "cascade": ("parallel.schedule", ("cascade",)),
+        "fp8.fsdp_all_gather": ("parallel.dp_shard", Except(1)),
+    }
 
     model: ModelConfig | DiffusersConfig = Field(
         DiTConfig(),

@@ -38,15 +38,20 @@ from reelweave.train.measure.step_times import RankTimes
 from reelweave.train.measure.timings import StepClock
 from reelweave.train.models.transfer import read
 from reelweave.train.parallel.mesh import Ranks
-from reelweave.train.step.batches import BatchStream, batches_of_step, dataset_names_of, plan_keys_of
+from reelweave.train.step.batches import (
+    BatchStream,
+    StreamEndError,
+    batches_of_step,
+    dataset_names_of,
+    plan_keys_of,
+)
 from reelweave.train.step.learning_rate import unreached_rate
 from reelweave.train.step.message import StepMessage
 from reelweave.train.step.step_losses import StepLosses
 
 Config = TypeVar("Config", TrainConfig, VaeTrainConfig)
 
-_UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
-"""Errors of the run's folder: logs, pictures and timelines are written with Python's own files."""
+_UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)  # of the run's folder
 _UNUSABLE = (errno.EACCES, errno.EIO)
 """Errors of a file that was written, or of one that was read, such as a model's; they do not say which."""
 
@@ -240,7 +245,11 @@ class _Steps(Generic[Config]):
         last, step = done, done
         for step in range(done + 1, total_steps + 1):
             profiler.before(step)
-            outcome = self._train_step(step)
+            try:
+                outcome = self._train_step(step)
+            except StreamEndError:
+                self._save_before_end(step - 1, last)
+                raise
             profiler.behind(step)
             log.write(outcome.metrics)
             self._stop_when_not_finite(outcome)
@@ -270,6 +279,13 @@ class _Steps(Generic[Config]):
         if step is not None and step != self._noted_checkpoint:
             self._noted_checkpoint = step
             self._log.write(CheckpointRecord(step, time.time()))
+
+    def _save_before_end(self, step: int, saved: int) -> None:
+        """Save behind the last step of a stream that has ended, if its plan ends on all ranks at once."""
+        if step > saved and plan_keys_of(self._stream) is not None:
+            self._checkpoints.save(self._state(step), last=True)
+            self._note_checkpoint()
+            self._log.say(f"saved behind step {step}, the last of the stream")
 
     def _report_missing(self, steps: int, is_whole: bool) -> None:
         """Say what the steps of this run lacked of their samples.

@@ -11,6 +11,10 @@ from reelweave.train.measure.timings import StepClock
 from reelweave.train.models.bundle import Bundle
 
 
+class StreamEndError(RunError):
+    """The stream ended before the last step of a run."""
+
+
 class BatchStream(Protocol):
     """Stream of a rank's microbatches, one or more per optimizer step, such as `reelweave.loader.VideoStream`."""
 
@@ -97,13 +101,13 @@ def batches_of_step(
     """Yield this rank's microbatches of a step.
 
     Raises:
-        RunError: the stream has ended.
+        StreamEndError: the stream has ended.
     """
     while True:
         with clock.part("data"):
             batch = next(batches, None)
         if batch is None:
-            raise RunError(
+            raise StreamEndError(
                 f"the stream ended before step {step} of schedule.total_steps={total_steps}: set"
                 f" schedule.total_steps={step - 1}, or more stream.epochs; both go on from the last checkpoint, if"
                 " one was written"

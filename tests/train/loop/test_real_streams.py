@@ -12,6 +12,7 @@ from torch.distributed.distributed_c10d import get_pg_count
 from reelweave.loader.batch import Batch
 from reelweave.loader.buckets.assignment import BucketConfig
 from reelweave.loader.dataset import Dataset, open_dataset
+from reelweave.loader.errors import RunError
 from reelweave.loader.read.stream_config import StreamConfig
 from reelweave.loader.stream.video_stream import VideoStream
 from reelweave.pipelines.commands.train.train import train
@@ -20,6 +21,7 @@ from reelweave.train.config.parallel import ParallelConfig
 from reelweave.train.distributed.world import join
 from reelweave.train.loop.logs.record import LOSSES
 from reelweave.train.loop.logs.records import read_metrics
+from reelweave.train.loop.loop import TrainResult
 from reelweave.train.loop.trainer import Trainer
 from tests.loader.stream_clips import make_sample, write
 from tests.media import write_video
@@ -79,6 +81,29 @@ def test_it_trains_and_goes_on_to_the_same_losses(dataset: Dataset, way: str, tm
     assert all(loss is not None and 0 < loss < 10 for loss in whole)
     assert losses(dataset, way, tmp_path / "broken", Breaking)[2:] == pytest.approx(whole[2:3], rel=1e-5)
     assert losses(dataset, way, tmp_path / "broken", VideoStream) == pytest.approx(whole, rel=1e-5)
+
+
+def test_a_run_whose_stream_ends_early_keeps_all_its_steps(
+    dataset: Dataset, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The steps behind its last checkpoint were lost, and made again by the next command."""
+    config = tiny_config(total_steps=8, every_steps=1000)
+
+    def run(out: Path, epochs: int) -> TrainResult:
+        settings = StreamConfig(buckets=BUCKETS, workers=2, epochs=epochs, **WAYS["step"])
+        return Trainer(config, VideoStream(dataset, settings), out).run()
+
+    with pytest.raises(RunError, match="the stream ended before step"):
+        run(tmp_path / "short", 1)
+    ended = len(list(read_metrics(tmp_path / "short", 8)))
+    assert 0 < ended < 8
+    assert f"saved behind step {ended}, the last of the stream" in capsys.readouterr().err
+    run(tmp_path / "short", 3)
+    assert f"steps {ended} to 8" in capsys.readouterr().err
+    run(tmp_path / "whole", 3)
+    short, whole = ([line.loss for line in read_metrics(tmp_path / out, 8)] for out in ("short", "whole"))
+    assert len(whole) == 8
+    assert short == whole
 
 
 @pytest.mark.parametrize("way", beyond(1, ["slot", "pack"]))

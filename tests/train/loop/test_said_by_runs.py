@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from reelweave.loader.settings import unread_keys
 from reelweave.train.config.objective import DDPMConfig, FlowConfig
 from reelweave.train.config.run import TrainConfig
 from reelweave.train.config.text import HashedTextConfig
@@ -82,6 +83,20 @@ def test_a_longer_schedule_says_how_the_learning_rate_goes_on(
         ),
         ({"parallel": {"activation_memory_budget": 0.1}}, ["parallel.activation_memory_budget=0.1"]),
         (
+            {"parallel": {"pp_schedule": "gpipe", "reduce_gradients": "step"}},
+            [
+                "parallel.pp_schedule=gpipe is not read: it is for pp another than 1, and pp is 1",
+                "parallel.reduce_gradients=step is not read",
+            ],
+        ),
+        (
+            {"cascade": {"memory_gib": 2.0, "lookahead": 3}},
+            [
+                "cascade.memory_gib=2.0 is not read: it is for parallel.schedule cascade, and parallel.schedule is",
+                "cascade.lookahead=3 is not read",
+            ],
+        ),
+        (
             {"recalibrate": {"every_steps": 7}},
             ["recalibrate.every_steps=7 is above schedule.total_steps=1: it never takes place"],
         ),
@@ -96,6 +111,15 @@ def test_keys_that_do_nothing_are_said(
     printed = capsys.readouterr().err
     assert [line in printed for line in lines] == [True] * len(lines)
     assert printed.count("is not read") + printed.count("never takes place") == len(lines)
+
+
+def test_gathering_in_fp8_is_for_shards_of_weights() -> None:
+    config = TrainConfig.model_validate(
+        tiny_config(1).model_dump() | {"dtype": "bfloat16", "fp8": {"fsdp_all_gather": True}}
+    )
+    assert list(unread_keys(config)) == [
+        "fp8.fsdp_all_gather=True is not read: it is for parallel.dp_shard another than 1, and parallel.dp_shard is 1"
+    ]
 
 
 def test_a_validation_that_never_comes_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
