@@ -25,8 +25,8 @@ from tests.train.accelerator import CPU, DEVICE, HostWaits
 from tests.train.clips import BUCKETS, ClipStream, clip, tiny_config
 
 STEPS = 3
-STEP = "train/loop/loop.py:_train_step"
-READERS = ("train/loop/loop.py:_exchange",)  # the step's numbers
+STEP = "train/loop/steps.py:_train_step"
+READERS = ("train/loop/steps.py:_exchange",)  # the step's numbers
 
 
 DIT = DiTConfig(hidden=24, heads=4, layers=2)
