@@ -122,7 +122,7 @@ class SourceStageConfig(BaseModel, frozen=True, extra="forbid"):
             the ledger notices.
     """
 
-    REVISION: ClassVar = 38
+    REVISION: ClassVar = 39
 
     probe: ProbeConfig = ProbeConfig()
     shots: ShotConfig = ShotConfig()

@@ -19,15 +19,23 @@ _SLACK_S = Fraction(1, 50)  # maximum gap between frames of one piece; ticks may
 _COUNTED_SLACK_S = Fraction(1, 4)  # the same where stamps count another rate than the sound has
 _COUNTED = 1.25  # ratio of durations that shows it
 _FRAME = 1024
+_MIXED = {"rematrix_maxval": "1.0"}  # shares of all channels add up to 1, so that a mix never overflows
 _BITEXACT = 1 << 23  # AV_CODEC_FLAG_BITEXACT: no version of the encoder in its stream
 
 
 @dataclass(frozen=True)
 class Track:
-    """Sound of a clip, float32 [channels, samples] in [-1, 1], one or two channels, with its sample rate."""
+    """Sound of a clip.
+
+    Attributes:
+        samples: float32 [channels, samples] in [-1, 1], one or two channels.
+        rate: Samples per second.
+        mixed_from: Number of channels of which it is a mix; 0 where it is none.
+    """
 
     samples: NDArray[np.float32]
     rate: int
+    mixed_from: int = 0
 
 
 def samples(frames: Iterable[AudioFrame], start_s: Fraction, duration_s: Fraction) -> Track | None:
@@ -49,6 +57,7 @@ def samples(frames: Iterable[AudioFrame], start_s: Fraction, duration_s: Fractio
     made_for: tuple[object, ...] = ()
     at, expected_s = 0, Fraction(0)
     heard = False
+    mixed_from = 0
 
     def lay(pieces: Iterable[AudioFrame]) -> None:
         nonlocal at, heard
@@ -72,14 +81,17 @@ def samples(frames: Iterable[AudioFrame], start_s: Fraction, duration_s: Fractio
         if resampler is None or form != made_for or abs(begin_s - expected_s) > _slack_s(frame):
             if resampler is not None:
                 lay(resampler.resample(None))
-            resampler, made_for = AudioResampler("fltp", layout, rate), form
+            is_mix = frame.layout.nb_channels > len(track)
+            mixed_from = max(mixed_from, frame.layout.nb_channels) if is_mix else mixed_from
+            resampler = AudioResampler("fltp", layout, rate, options=_MIXED if is_mix else None)
+            made_for = form
             at, expected_s = round(begin_s * rate), begin_s
         expected_s += Fraction(frame.samples, frame.sample_rate)
         frame.pts = None
         lay(resampler.resample(frame))
     if resampler is not None:
         lay(resampler.resample(None))
-    return Track(track, rate) if heard else None
+    return Track(track, rate, mixed_from) if heard else None
 
 
 def _slack_s(frame: AudioFrame) -> Fraction:

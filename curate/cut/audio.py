@@ -18,6 +18,7 @@ from reelweave.curate.cut import aac
 from reelweave.curate.cut.config import CutConfig
 from reelweave.curate.cut.mp4 import Mp4
 from reelweave.curate.cut.sound_state import reservoir_begin
+from reelweave.curate.frames.container.channel_order import channel_order, reorder
 from reelweave.loader.errors import refuse_shortage
 
 COPIED = frozenset({"aac", "mp3", "ac3", "eac3", "opus"})
@@ -40,11 +41,13 @@ class Sound:
         name: Value for ``Clip.audio``.
         data: MP4 file with one audio stream that begins with the clip; empty without sound.
         fault: Reason why the source's sound is left out, or None.
+        remark: Words on what is lost of sound that is kept; "" for nothing.
     """
 
     name: str = "none"
     data: bytes = b""
     fault: str | None = None
+    remark: str = ""
 
 
 @dataclass(frozen=True)
@@ -103,7 +106,13 @@ def sound_of(
             with contextlib.suppress(av.error.FFmpegError):  # MP4 has no MP3 below 16 kHz
                 return Sound(f"copy:{codec}", _copy(stream, chosen, slices[begin:stop], rate))
         track = aac.samples(_decode_packets(stream, packets[:stop], lead), start_s, duration_s)
-        return Sound("aac", aac.encode(track, config.audio_bitrate_kbps)) if track is not None else Sound()
+        if track is None:
+            return Sound()
+        remark = ""
+        if track.mixed_from:
+            mix = "mono" if len(track.samples) == 1 else "stereo"
+            remark = f"its sound of {track.mixed_from} channels is mixed down to {mix}"
+        return Sound("aac", aac.encode(track, config.audio_bitrate_kbps), remark=remark)
     except (av.error.FFmpegError, ValueError) as error:
         refuse_shortage(error)
         return Sound(fault=f"its {codec} sound is damaged: {error}")
@@ -233,6 +242,7 @@ def _decode_packets(
     """Decode packets after a flush; an error in any of them but the first ``lead`` raises."""
     context = stream.codec_context
     context.flush_buffers()
+    order = channel_order(stream)
     for index, packet in enumerate(packets):
         try:
             decoded = context.decode(packet)
@@ -244,7 +254,7 @@ def _decode_packets(
         for frame in decoded:
             if frame.is_corrupt and index >= lead:
                 raise ValueError("it decodes with damage")
-            yield frame
+            yield reorder(frame, order)
 
 
 def _copy(

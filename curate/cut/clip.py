@@ -28,6 +28,7 @@ class CutClip:
         audio: Sound track: "none", "copy:" and the codec for packets of the source, or the codec of encoded
             sound.
         audio_fault: Reason why the source's sound is not in the clip, or None.
+        audio_remark: Words on what is lost of the sound that is kept; "" for nothing.
         audio_dbfs: Loudness of the sound track, as `reelweave.curate.filters.sound.loudness_dbfs`; empty without one.
     """
 
@@ -39,6 +40,7 @@ class CutClip:
     codec_mode: Literal["encode", "copy"] = "encode"
     audio: str = "none"
     audio_fault: str | None = None
+    audio_remark: str = ""
     audio_dbfs: Floats = field(default_factory=lambda: np.zeros(0, np.float32), compare=False)
 
     @property

@@ -299,7 +299,17 @@ class _Pass:
             try:
                 data = fast_start(merge(picture, sound.data))
                 audio_dbfs = verify(data, frames, rate, size, sound=True, extent=extent)
-                return CutClip(span, data, frames, rate, size, mode, sound.name, audio_dbfs=audio_dbfs)
+                return CutClip(
+                    span,
+                    data,
+                    frames,
+                    rate,
+                    size,
+                    mode,
+                    sound.name,
+                    audio_remark=sound.remark,
+                    audio_dbfs=audio_dbfs,
+                )
             except DamagedSoundError as error:
                 sound = Sound(fault=f"its {sound.name.removeprefix('copy:')} sound is damaged: {error}")
             except (av.error.FFmpegError, ValueError, CutError) as error:

@@ -303,7 +303,7 @@ class CutSource:
         record = replace(
             record,
             stage="cut",
-            reason=facts.remark,
+            reason="; ".join(filter(None, (facts.remark, clip.audio_remark))),
             key=clip_key(record.source_sha256, clip.span.start_s, clip.span.end_s),
             frames=clip.frames,
             fps=float(clip.rate),

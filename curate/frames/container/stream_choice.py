@@ -11,6 +11,7 @@ from av.container import InputContainer
 from av.stream import Disposition
 from av.video.stream import VideoStream
 
+from reelweave.curate.frames.container.channel_order import settle_layout
 from reelweave.curate.frames.container.description import programmes_of
 from reelweave.curate.frames.container.edit_list import FAULT, misread_tracks
 from reelweave.loader.dataset.samples.frames.video_stream import has_decoder, pictures_of
@@ -62,6 +63,8 @@ def choose_sound(container: InputContainer, video: VideoStream, file: BinaryIO) 
     together = _together(container, video)
     if not together:
         return SoundChoice(fault="the sound in the file belongs to other programmes")
+    for stream in together:
+        settle_layout(stream)
     known = [stream for stream in together if _is_known(stream)]
     if not known:
         return SoundChoice(fault=_UNKNOWN)
