@@ -11,7 +11,7 @@ import argparse
 import sys
 from importlib.abc import MetaPathFinder
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
@@ -31,6 +31,9 @@ from reelweave.pipelines.report.web.files import Files
 from reelweave.pipelines.terminal.arguments import add_config
 from reelweave.pipelines.terminal.console import print_json, stdout, table
 from reelweave.pipelines.terminal.program import hint
+
+if TYPE_CHECKING:
+    from reelweave.pipelines.report.numbers.dataset import DatasetFigures
 
 REPORT = "report/index.html"
 SERVED_CHARS = 1000
@@ -136,12 +139,12 @@ def run(options: argparse.Namespace) -> int:
         return 0
     where, figures = _write_report(dataset, config)
     if options.json:
-        print_json({**figures, "report": where})
+        print_json({**figures.to_json(), "report": where})
         return 0
     print_buckets(dataset, config)
-    if figures["plan"] is not None:
-        report_steps.print_plan(dataset.storage.root, figures["plan"])
-    report_steps.print_fit(figures["cost_fit"])
+    if figures.plan is not None:
+        report_steps.print_plan(dataset.storage.root, figures.plan)
+    report_steps.print_fit(figures.cost_fit)
     stdout().print(f"report: {where}", soft_wrap=True)
     return 0
 
@@ -178,7 +181,7 @@ def write_report(dataset: Dataset, config: ReportConfig) -> str:
     return _write_report(dataset, config)[0]
 
 
-def _write_report(dataset: Dataset, config: ReportConfig) -> tuple[str, dict[str, Any]]:
+def _write_report(dataset: Dataset, config: ReportConfig) -> tuple[str, "DatasetFigures"]:
     """Write the report, and return the page's URI and its numbers."""
     from reelweave.pipelines.report.web.files import publish
 
@@ -217,7 +220,7 @@ def report_files(dataset: Dataset, config: ReportConfig) -> ServedReport:
 
 def _make_report(
     dataset: Dataset, config: ReportConfig, most_chars: int | None = None
-) -> tuple[dict[str, Any], str, Files, pa.ChunkedArray]:
+) -> tuple["DatasetFigures", str, Files, pa.ChunkedArray]:
     """Return the report's numbers, its page, the files beside it, and captions in the gallery's order.
 
     Args:
@@ -242,7 +245,7 @@ def _make_report(
         gallery.files,
         map_files(dataset, mapped, figures.map, gallery),
     )
-    return figures.to_json(), render_page(dataset, figures, config), beside, gallery.captions
+    return figures, render_page(dataset, figures, config), beside, gallery.captions
 
 
 def print_buckets(dataset: Dataset, config: ReportConfig) -> None:

@@ -19,6 +19,8 @@ from reelweave.pipelines.terminal.files import read_text
 from reelweave.pipelines.terminal.program import hint
 
 if TYPE_CHECKING:
+    from reelweave.pipelines.report.numbers.cost_fit import CostFitFigures
+    from reelweave.pipelines.report.numbers.steps.plan import PlanFigures
     from reelweave.pipelines.report.numbers.workload import WorkloadConfig, WorkloadFigures
 
 _PLAN = tuple(StepsConfig.model_fields)
@@ -178,28 +180,29 @@ def measured_budgets(budgets: BudgetsT, options: argparse.Namespace) -> tuple[Bu
     return with_shapes(budgets, text, name, options.target_step_s, options.memory_gib), text
 
 
-def print_fit(fit: dict[str, Any] | None) -> None:
+def print_fit(fit: "CostFitFigures | None") -> None:
     """Print whether the fit of measured shapes can be trusted."""
     if fit is not None:
         for words in fit_words(fit):
             stdout().print(words, markup=False, soft_wrap=True)
 
 
-def print_plan(name: str, plan: dict[str, Any]) -> None:
+def print_plan(name: str, plan: "PlanFigures") -> None:
     """Print the policies beside each other, and the recommendation."""
     out = stdout()
-    if plan["cannot"]:
-        out.print(f"no steps are planned: {plan['cannot']}", markup=False, soft_wrap=True)
+    steps, planned = plan.steps, plan.planned
+    if isinstance(planned, str):
+        out.print(f"no steps are planned: {planned}", markup=False, soft_wrap=True)
         return
-    each = of_microbatches(plan["microbatches"])
+    each = of_microbatches(steps.microbatches)
     title = (
-        f"{name}: {plan['world_size']} ranks, {each} each, {plan['steps']} steps,"
-        f" ranks wait once a {plan['regime'] if plan['regime'] == 'slot' else 'step'}"
+        f"{name}: {steps.world_size} ranks, {each} each, {steps.count} steps,"
+        f" ranks wait once a {'slot' if steps.regime == 'slot' else 'step'}"
     )
-    out.print(table(title, ["mean over steps", *plan["policies"]], policy_rows(plan)))
-    for words in plan["recommendation"]["words"]:
+    out.print(table(title, ["mean over steps", *planned.by_name], policy_rows(planned, plan.cost)))
+    for words in planned.recommendation.words:
         out.print(words, markup=False, soft_wrap=True)
-    lines = plan["recommendation"]["stream_yaml"].splitlines()
+    lines = planned.recommendation.stream_yaml.splitlines()
     out.print("for a training configuration:", *lines, sep="\n", markup=False, soft_wrap=True)
 
 

@@ -1,6 +1,7 @@
 """Numbers of cost fits: measured shapes, what each fit predicts of them, and whether it can be trusted."""
 
 import math
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -24,49 +25,97 @@ _FITS = {
 }
 
 
-def cost_fit_numbers(timings: Timings, budgets: Budgets) -> dict[str, Any]:
-    """Return the fits of measured step times, and their predictions, as plain values.
+@dataclass(frozen=True)
+class ShapeFigures:
+    """A measured shape, and what each fit says of it.
+
+    Attributes:
+        batch: B.
+        length: S.
+        step_s: median of the measured seconds.
+        measurements: number of measurements.
+        predicted_s: seconds by the name of the fit.
+        held_out_s: seconds by a fit without any shape of this length; None with fewer than two lengths.
+    """
+
+    batch: int
+    length: int
+    step_s: float
+    measurements: int
+    predicted_s: dict[str, float]
+    held_out_s: dict[str, float | None]
+
+
+@dataclass(frozen=True)
+class CostFitFigures:
+    """Fits of measured step times.
+
+    Attributes:
+        microbatches: number of measurements.
+        shapes: measured shapes.
+        fits: fits by name.
+        used: whether the report's buckets follow from the fit of `linear_quadratic`.
+    """
+
+    microbatches: int
+    shapes: list[ShapeFigures]
+    fits: dict[str, CostFit]
+    used: bool
+
+    @property
+    def decisive(self) -> CostFit:
+        """Fit that may decide batch sizes."""
+        return self.fits["linear_quadratic"]
+
+    @property
+    def trusted(self) -> bool:
+        """Whether it may."""
+        return not self.decisive.doubts
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the figures as plain values."""
+        return {
+            "microbatches": self.microbatches,
+            "shapes": [asdict(shape) for shape in self.shapes],
+            "fits": {name: fit_values(fit) for name, fit in self.fits.items()},
+            "trusted": self.trusted,
+            "used": self.used,
+        }
+
+
+def cost_fit_numbers(timings: Timings, budgets: Budgets) -> CostFitFigures:
+    """Fit measured step times, and predict them.
 
     Args:
         timings: measured microbatches.
         budgets: budgets of the report's buckets.
-
-    Returns:
-        ``microbatches``: number of measurements. ``shapes``: each (B, S) with its ``measurements`` and their
-        median ``step_s``, and ``predicted_s`` by the fit. ``held_out_s`` is predicted by the fit without any
-        shape of this length; None with fewer than two lengths. ``fits`` by name, see `fit_values`.
-        ``trusted``: whether the fit of `linear_quadratic` may decide batch sizes; ``used``: whether it does.
     """
     medians, first = per_shape(timings)
-    judged = {name: judge(timings) for name, (judge, _) in _FITS.items()}
+    fits = {name: judge(timings) for name, (judge, _) in _FITS.items()}
     several = len(np.unique(timings.length)) > 1
     held_out = {
         name: held_out_s(timings, fit)[first].tolist() if several else [None] * len(first)
         for name, (_, fit) in _FITS.items()
     }
     predicted = {
-        name: seconds(fit.cost, medians.batch, medians.length).tolist() for name, fit in judged.items()
+        name: seconds(fit.cost, medians.batch, medians.length).tolist() for name, fit in fits.items()
     }
     shapes = np.stack([timings.batch, timings.length])
     counts = np.unique(shapes, axis=1, return_counts=True)[1].tolist()
     columns = (medians.batch.tolist(), medians.length.tolist(), medians.step_s.tolist(), counts)
-    return {
-        "microbatches": len(timings.step_s),
-        "shapes": [
-            {
-                "batch": batch,
-                "length": length,
-                "step_s": step_s,
-                "measurements": count,
-                "predicted_s": {name: values[index] for name, values in predicted.items()},
-                "held_out_s": {name: values[index] for name, values in held_out.items()},
-            }
-            for index, (batch, length, step_s, count) in enumerate(zip(*columns, strict=True))
+    return CostFitFigures(
+        microbatches=len(timings.step_s),
+        shapes=[
+            ShapeFigures(
+                *shape,
+                predicted_s={name: values[index] for name, values in predicted.items()},
+                held_out_s={name: values[index] for name, values in held_out.items()},
+            )
+            for index, shape in enumerate(zip(*columns, strict=True))
         ],
-        "fits": {name: fit_values(fit) for name, fit in judged.items()},
-        "trusted": not judged["linear_quadratic"].doubts,
-        "used": budgets.cost == judged["linear_quadratic"].cost,
-    }
+        fits=fits,
+        used=budgets.cost == fits["linear_quadratic"].cost,
+    )
 
 
 def fit_values(fit: CostFit) -> dict[str, Any]:
@@ -82,19 +131,19 @@ def fit_values(fit: CostFit) -> dict[str, Any]:
     }
 
 
-def fit_words(figures: dict[str, Any]) -> list[str]:
+def fit_words(figures: CostFitFigures) -> list[str]:
     """Return in words whether the fit of a cost in seconds can be trusted, and whether the buckets follow from it."""
-    fit = figures["fits"]["linear_quadratic"]
-    if fit["doubts"]:
+    fit = figures.decisive
+    if fit.doubts:
         return [
-            f"Do not trust a cost fitted to these {figures['microbatches']} microbatches: {'; '.join(fit['doubts'])}.",
+            f"Do not trust a cost fitted to these {figures.microbatches} microbatches: {'; '.join(fit.doubts)}.",
             "The buckets stay as they were.",
         ]
     return [
         "The cost a + b*B*S + c*B*S^2 can be trusted: shapes of lengths it has not seen are"
-        f" {fit['mean_error']:.1%} off on average and {fit['worst_error']:.1%} at worst, and 128 ranks lose"
-        f" {fit['lost']:.1%} of their time to its errors.",
+        f" {fit.mean_error:.1%} off on average and {fit.worst_error:.1%} at worst, and 128 ranks lose"
+        f" {fit.lost:.1%} of their time to its errors.",
         "The buckets follow from it."
-        if figures["used"]
+        if figures.used
         else "The buckets do not follow from it: give --target-step-s.",
     ]

@@ -11,13 +11,13 @@ from reelweave.loader.dataset import Dataset, StageTotal
 from reelweave.loader.dataset.manifest import Totals
 from reelweave.pipelines.plans import mixture
 from reelweave.pipelines.report.buckets import ReportConfig
-from reelweave.pipelines.report.numbers.cost_fit import cost_fit_numbers
+from reelweave.pipelines.report.numbers.cost_fit import CostFitFigures, cost_fit_numbers
 from reelweave.pipelines.report.numbers.curation_run import run_facts, run_notes
 from reelweave.pipelines.report.numbers.dataset_map import DatasetMap, dataset_map
 from reelweave.pipelines.report.numbers.lengths import LengthDistribution, length_distribution
 from reelweave.pipelines.report.numbers.outcomes import Outcomes, SourceTotal, duplicate_groups
 from reelweave.pipelines.report.numbers.scores import Scores, ScoreStats
-from reelweave.pipelines.report.numbers.steps.plan import plan_numbers
+from reelweave.pipelines.report.numbers.steps.plan import PlanFigures, plan_numbers
 from reelweave.pipelines.report.shapes import kept_timings
 
 MAX_GROUPS = 50
@@ -58,8 +58,8 @@ class DatasetFigures:
     stats: DatasetStats
     lengths: LengthDistribution
     taking_in: dict[str, Any]
-    cost_fit: dict[str, Any] | None
-    plan: dict[str, Any] | None
+    cost_fit: CostFitFigures | None
+    plan: PlanFigures | None
 
     def to_json(self) -> dict[str, Any]:
         """Return what ``report --json`` prints: the same numbers as JSON values, those of `stats` beside the others."""
@@ -77,8 +77,8 @@ class DatasetFigures:
             **self.stats.to_dict(),
             "lengths": asdict(self.lengths),
             "taking_in": self.taking_in,
-            "cost_fit": self.cost_fit,
-            "plan": self.plan,
+            "cost_fit": self.cost_fit and self.cost_fit.to_json(),
+            "plan": self.plan and self.plan.to_json(),
         }
 
 
@@ -120,7 +120,7 @@ def dataset_numbers(
     )
 
 
-def _plan(dataset: Dataset, config: ReportConfig, buckets: Sequence[BucketStats]) -> dict[str, Any] | None:
+def _plan(dataset: Dataset, config: ReportConfig, buckets: Sequence[BucketStats]) -> PlanFigures | None:
     """Return what the steps of the cluster come to, None where none is named or no sample has a bucket."""
     if config.plan is None or not buckets:
         return None

@@ -12,9 +12,9 @@ from reelweave.loader.buckets.tokens import Compression
 from reelweave.loader.settings import Settings
 from reelweave.loader.simulation.workloads import WORKLOADS
 from reelweave.pipelines.plans.mixture import workload
-from reelweave.pipelines.report.numbers.cost_fit import cost_fit_numbers
+from reelweave.pipelines.report.numbers.cost_fit import CostFitFigures, cost_fit_numbers
 from reelweave.pipelines.report.numbers.lengths import LengthDistribution, length_distribution
-from reelweave.pipelines.report.numbers.steps.plan import plan_numbers
+from reelweave.pipelines.report.numbers.steps.plan import PlanFigures, plan_numbers
 from reelweave.pipelines.report.steps_config import StepsConfig
 
 SAMPLES = 1_000_000
@@ -51,8 +51,8 @@ class WorkloadFigures:
     text_tokens: tuple[int, int]
     buckets: list[BucketStats]
     lengths: LengthDistribution
-    cost_fit: dict[str, Any] | None
-    plan: dict[str, Any]
+    cost_fit: CostFitFigures | None
+    plan: PlanFigures
 
     def to_json(self) -> dict[str, Any]:
         """Return what ``report --workload --json`` prints."""
@@ -64,8 +64,8 @@ class WorkloadFigures:
             "text_tokens": list(self.text_tokens),
             "buckets": [asdict(bucket) for bucket in self.buckets],
             "lengths": asdict(self.lengths),
-            "cost_fit": self.cost_fit,
-            "plan": self.plan,
+            "cost_fit": self.cost_fit and self.cost_fit.to_json(),
+            "plan": self.plan.to_json(),
         }
 
 

@@ -1,69 +1,63 @@
 """Cost fits of measured shapes: table, measurements with fitted curves, and errors of prediction."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-from pydantic import TypeAdapter
 
-from reelweave.loader.buckets.cost import Cost, seconds
-from reelweave.pipelines.report.numbers.cost_fit import fit_words
+from reelweave.loader.buckets.cost import Cost, LinearQuadraticCost, seconds
+from reelweave.pipelines.report.numbers.cost_fit import CostFitFigures, ShapeFigures, fit_words
 from reelweave.pipelines.report.web.chart import Chart
 from reelweave.pipelines.report.web.curves import points_and_curves
 
 _MOST_BATCHES, _CURVE_POINTS = 6, 40
-_COST: TypeAdapter[Cost] = TypeAdapter(Cost)
 
 
-def cost_fit_section(figures: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Return what `buckets.html` shows of cost fits; None without measured shapes.
-
-    Args:
-        figures: result of `reelweave.pipelines.report.numbers.cost_fit.cost_fit_numbers`.
-    """
+def cost_fit_section(figures: CostFitFigures | None) -> dict[str, Any] | None:
+    """Return what `buckets.html` shows of cost fits; None without measured shapes."""
     if figures is None:
         return None
-    fits = figures["fits"]
     return {
-        "note": f"{figures['microbatches']:,} measured microbatches of {len(figures['shapes']):,} shapes (B, S). The"
+        "note": f"{figures.microbatches:,} measured microbatches of {len(figures.shapes):,} shapes (B, S). The"
         " median of a shape counts. Errors are those of shapes of lengths that the fit has not seen.",
-        "trusted": figures["trusted"],
-        "words": fit_words(dict(figures)),
+        "trusted": figures.trusted,
+        "words": fit_words(figures),
         "columns": ("cost", "R^2", "error, mean", "worst", "at B, S", "95 % interval", "time lost", "doubts"),
         "rows": [
             (
-                cost_formula(fit["cost"]),
-                f"{fit['r2']:.4f}",
-                _percent(fit["mean_error"]),
-                _percent(fit["worst_error"]),
-                ", ".join(map(str, fit["worst_cell"])) if fit["worst_error"] is not None else "",
-                "" if fit["interval"] is None else f"+- {fit['interval']:.1%}",
-                f"{fit['lost']:.1%}",
-                "; ".join(fit["doubts"]) or "none",
+                cost_formula(fit.cost),
+                f"{fit.r2:.4f}",
+                _percent(fit.mean_error),
+                _percent(fit.worst_error),
+                ", ".join(map(str, fit.worst_cell)) if math.isfinite(fit.worst_error) else "",
+                f"+- {fit.interval:.1%}" if math.isfinite(fit.interval) else "",
+                f"{fit.lost:.1%}",
+                "; ".join(fit.doubts) or "none",
             )
-            for fit in fits.values()
+            for fit in figures.fits.values()
         ],
         "charts": [_measured_chart(figures), *_errors(figures)],
     }
 
 
-def _measured_chart(figures: Mapping[str, Any]) -> Chart:
+def _measured_chart(figures: CostFitFigures) -> Chart:
     """Return the measured times over S with the curve of the first fit, by B."""
-    shapes = figures["shapes"]
-    batches = sorted({shape["batch"] for shape in shapes})[:_MOST_BATCHES]
-    cost = _COST.validate_python(figures["fits"]["linear_quadratic"]["cost"])
+    shapes = figures.shapes
+    batches = sorted({shape.batch for shape in shapes})[:_MOST_BATCHES]
+    cost = figures.decisive.cost
     points, curves = [], {}
     for batch in batches:
-        batch_shapes = [shape for shape in shapes if shape["batch"] == batch]
-        reach = [shape["length"] for shape in batch_shapes]
+        batch_shapes = [shape for shape in shapes if shape.batch == batch]
+        reach = [shape.length for shape in batch_shapes]
         lengths = np.geomspace(min(reach), max(reach), _CURVE_POINTS)
         series = f"B = {batch}"
         curves[series] = list(zip(lengths.tolist(), seconds(cost, batch, lengths).tolist(), strict=True))
         points += [
             {
-                "x": shape["length"],
-                "y": shape["step_s"],
-                "label": f"B = {batch}, S = {shape['length']:,}",
+                "x": shape.length,
+                "y": shape.step_s,
+                "label": f"B = {batch}, S = {shape.length:,}",
                 "series": series,
             }
             for shape in batch_shapes
@@ -74,26 +68,27 @@ def _measured_chart(figures: Mapping[str, Any]) -> Chart:
     )
 
 
-def _errors(figures: Mapping[str, Any]) -> list[Chart]:
+def _errors(figures: CostFitFigures) -> list[Chart]:
     """Return the errors of each fit over S: residuals, and errors of lengths that it has not seen."""
     charts = []
-    for key, name, title in (
-        ("predicted_s", "fit-residuals", "Residuals of the fits"),
-        ("held_out_s", "fit-held-out", "Errors of lengths that a fit has not seen"),
-    ):
+    kinds: list[tuple[Callable[[ShapeFigures], Mapping[str, float | None]], str, str]] = [
+        (lambda shape: shape.predicted_s, "fit-residuals", "Residuals of the fits"),
+        (lambda shape: shape.held_out_s, "fit-held-out", "Errors of lengths that a fit has not seen"),
+    ]
+    for predict, name, title in kinds:
         points = [
             {
-                "x": shape["length"],
-                "y": 100 * (predicted / shape["step_s"] - 1),
-                "label": f"B = {shape['batch']}, S = {shape['length']:,}",
+                "x": shape.length,
+                "y": 100 * (predicted / shape.step_s - 1),
+                "label": f"B = {shape.batch}, S = {shape.length:,}",
                 "series": fit,
             }
-            for fit in figures["fits"]
-            for shape in figures["shapes"]
-            if (predicted := shape[key][fit]) is not None
+            for fit in figures.fits
+            for shape in figures.shapes
+            if (predicted := predict(shape)[fit]) is not None
         ]
         if points:
-            reach = [point["x"] for point in points]
+            reach = [shape.length for shape in figures.shapes]
             curves = {"measured": [(min(reach), 0.0), (max(reach), 0.0)]}
             charts.append(
                 points_and_curves(
@@ -103,12 +98,12 @@ def _errors(figures: Mapping[str, Any]) -> list[Chart]:
     return charts
 
 
-def cost_formula(cost: Mapping[str, Any]) -> str:
+def cost_formula(cost: Cost) -> str:
     """Return the seconds of a microbatch as a formula of B and S."""
-    if cost["kind"] == "linear_quadratic":
-        return f"{cost['fixed_s']:.3g} + {cost['token_s']:.3g} * B*S + {cost['square_s']:.3g} * B*S^2"
-    return f"{cost['fixed_s']:.3g} + {cost['scale_s']:.3g} * B*S^{cost['exponent']:g}"
+    if isinstance(cost, LinearQuadraticCost):
+        return f"{cost.fixed_s:.3g} + {cost.token_s:.3g} * B*S + {cost.square_s:.3g} * B*S^2"
+    return f"{cost.fixed_s:.3g} + {cost.scale_s:.3g} * B*S^{cost.exponent:g}"
 
 
-def _percent(value: float | None) -> str:
-    return "" if value is None else f"{value:.1%}"
+def _percent(value: float) -> str:
+    return f"{value:.1%}" if math.isfinite(value) else ""

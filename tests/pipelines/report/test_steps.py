@@ -102,9 +102,8 @@ def test_figures_of_a_policy_follow_from_the_plan_it_writes(
 
 def test_packs_have_their_own_policies() -> None:
     steps = StepsConfig(world_size=4, steps=3, microbatches=2, regime="pack")
-    policies = plan_numbers(lambda own: workload("koala-wide", 0, own), WIDE.budgets, steps, [2000])[
-        "policies"
-    ]
+    figures = plan_numbers(lambda own: workload("koala-wide", 0, own), WIDE.budgets, steps, [2000])
+    policies = figures.to_json()["policies"]
     assert tuple(policies) == ("equal_token", "balanced")
     assert policies["balanced"]["padding"] == 0
     assert 0.5 < policies["balanced"]["memory"] <= policies["balanced"]["memory_most"] <= 1
@@ -311,7 +310,7 @@ def test_the_work_at_a_thousand_ranks_is_bounded() -> None:
     assert StepsConfig(world_size=65_536).count == 16
     began = time.process_time()
     config = WorkloadConfig(buckets=WIDE.budgets, plan=steps.model_copy(update={"steps": 1}))
-    tried = workload_numbers("koala-wide", config).plan["recommendation"]["tried"]
+    tried = workload_numbers("koala-wide", config).plan.to_json()["recommendation"]["tried"]
     spent_s = time.process_time() - began
     microbatches = steps.world_size * sum(one["microbatches"] for one in tried)
     assert microbatches <= 15 * steps.world_size

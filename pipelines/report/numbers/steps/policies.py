@@ -8,13 +8,18 @@ import numpy as np
 
 from reelweave.loader.plan.policy import POLICIES, Policy, StepLayout
 from reelweave.loader.simulation.packed_steps import PACK_POLICIES
-from reelweave.loader.simulation.plan_metrics import PlannedStepMetrics, plan_metrics, step_metrics
+from reelweave.loader.simulation.plan_metrics import (
+    PlanMetrics,
+    PlannedStepMetrics,
+    plan_metrics,
+    step_metrics,
+)
 from reelweave.loader.simulation.simulate import PlannedStep
 from reelweave.pipelines.plans.mixture import Mixture
 from reelweave.pipelines.report.steps_config import StepsConfig
 
-SERIES = ("idle", "compute_cv", "compute_cv_s2", "token_cv", "samples", "tokens", "span")
-"""Figures of every step in ``series``."""
+_SERIES = ("idle", "compute_cv", "compute_cv_s2", "token_cv", "samples", "tokens", "span")
+"""Figures of every step in the JSON."""
 
 
 @dataclass(frozen=True)
@@ -41,28 +46,35 @@ class PolicyNumbers:
     """Figures of one policy over the planned steps.
 
     Attributes:
-        metrics: means over the steps (`reelweave.loader.simulation.plan_metrics.PlanMetrics`).
+        metrics: means over the steps.
         throughput: tokens without padding over the sum of the steps' spans. These are tokens per second of
             the cluster where the cost counts seconds, else per unit of B * S^p.
         memory: mean share of M_mem that a microbatch or pack fills.
         memory_most: maximum of it.
         samples: samples per step.
         batches: microbatches by bucket, in the order of the configuration.
-        series: figures of each step, by name.
+        series: figures of each step.
     """
 
-    metrics: dict[str, float]
+    metrics: PlanMetrics
     throughput: float
     memory: float
     memory_most: float
     samples: float
     batches: list[BatchUse]
-    series: dict[str, list[float]]
+    series: list[PlannedStepMetrics]
 
     def to_json(self) -> dict[str, Any]:
         """Return the figures as plain values, the metrics at the top."""
-        values = asdict(self)
-        return {**values.pop("metrics"), **values}
+        return {
+            **asdict(self.metrics),
+            "throughput": self.throughput,
+            "memory": self.memory,
+            "memory_most": self.memory_most,
+            "samples": self.samples,
+            "batches": [asdict(use) for use in self.batches],
+            "series": {name: [getattr(step, name) for step in self.series] for name in _SERIES},
+        }
 
 
 def policy_numbers(mixture: Mixture, steps: StepsConfig, policy: Policy) -> PolicyNumbers:
@@ -80,13 +92,13 @@ def policy_numbers(mixture: Mixture, steps: StepsConfig, policy: Policy) -> Poli
         buckets.append(np.stack([planned.microbatches.bucket, planned.microbatches.batch]))
     memory = np.concatenate(used) / mixture.budgets.memory_tokens
     return PolicyNumbers(
-        metrics=asdict(plan_metrics(measured)),
+        metrics=plan_metrics(measured),
         throughput=sum(step.tokens for step in measured) / sum(step.span for step in measured),
         memory=float(memory.mean()),
         memory_most=float(memory.max()),
         samples=float(np.mean([step.samples for step in measured])),
         batches=_batches(mixture, np.concatenate(buckets, axis=1)),
-        series={name: [getattr(step, name) for step in measured] for name in SERIES},
+        series=measured,
     )
 
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import yaml
@@ -43,14 +43,39 @@ class Tried:
     samples: float
 
 
+@dataclass(frozen=True)
+class Recommendation:
+    """Setting of highest throughput; among those within 1 % the one nearest to what is set.
+
+    Attributes:
+        words: one sentence each.
+        changes: whether anything is to be changed.
+        microbatches: microbatches per rank and step.
+        limit: maximum cost of a microbatch; None for no limit.
+        promised: figures of `balanced` that a report with ``report_yaml`` has.
+        report_yaml: keys for `reelweave report --config`.
+        stream_yaml: keys for a training configuration.
+        tried: settings that were planned.
+    """
+
+    words: list[str]
+    changes: bool
+    microbatches: int
+    limit: float | None
+    promised: dict[str, float]
+    report_yaml: str
+    stream_yaml: str
+    tried: list[Tried]
+
+
 def recommend(
     make: Callable[[BudgetsT], Mixture],
     budgets: BudgetsT,
     steps: StepsConfig,
     lengths: Sequence[int],
     planned: PolicyNumbers,
-) -> dict[str, Any]:
-    """Recommend the setting of highest throughput; among those within 1 % the one nearest to what is set.
+) -> Recommendation:
+    """Plan settings, and recommend one.
 
     Tried are `balanced` with 1, 2, 4, 8 and the given microbatches per rank and step, under the given compute
     limit. If there is none, or one sample exceeds it by a fifth, further limits are tried. These are the cost
@@ -63,11 +88,6 @@ def recommend(
         steps: cluster and steps.
         lengths: S of the buckets that hold samples.
         planned: figures of `balanced` as given.
-
-    Returns:
-        ``words``, one sentence each; ``changes``, whether anything is to be changed; ``microbatches`` and ``limit``;
-        ``promised``, the figures of `balanced` that a report with ``report_yaml`` has; ``report_yaml`` for
-        `reelweave report --config`, ``stream_yaml`` for a training configuration; ``tried``.
     """
     tried: list[tuple[Tried, StepsConfig, BudgetsT, PolicyNumbers]] = []
     for limit in _limits(budgets, lengths):
@@ -80,7 +100,7 @@ def recommend(
                 outcome = planned if is_given else policy_numbers(mixture, tried_steps, "balanced")
             except UsageError:  # a dataset may be too small for a step of so many
                 continue
-            trial = Tried(count, limit, outcome.metrics["idle"], outcome.throughput, outcome.samples)
+            trial = Tried(count, limit, outcome.metrics.idle, outcome.throughput, outcome.samples)
             tried.append((trial, tried_steps, limited, outcome))
     best = max(trial.throughput for trial, *_ in tried)
     good = [trial for trial in tried if trial[0].throughput >= best * (1 - _AS_GOOD)]
@@ -89,16 +109,16 @@ def recommend(
         key=lambda trial: (trial[0].limit != budgets.cost_limit, trial[0].microbatches, -trial[0].throughput),
     )
     figures = outcome.to_json()
-    return {
-        "words": _words(chosen, planned, budgets, steps),
-        "changes": (chosen.microbatches, chosen.limit) != (steps.microbatches, budgets.cost_limit),
-        "microbatches": chosen.microbatches,
-        "limit": chosen.limit,
-        "promised": {name: figures[name] for name in PROMISED},
-        "report_yaml": _yaml({"buckets": _keys(limited), "plan": tried_steps.model_dump(mode="json")}),
-        "stream_yaml": _yaml({"stream": _stream(tried_steps) | {"buckets": _keys(limited)}}),
-        "tried": [asdict(trial) for trial, *_ in tried],
-    }
+    return Recommendation(
+        words=_words(chosen, planned, budgets, steps),
+        changes=(chosen.microbatches, chosen.limit) != (steps.microbatches, budgets.cost_limit),
+        microbatches=chosen.microbatches,
+        limit=chosen.limit,
+        promised={name: figures[name] for name in PROMISED},
+        report_yaml=_yaml({"buckets": _keys(limited), "plan": tried_steps.model_dump(mode="json")}),
+        stream_yaml=_yaml({"stream": _stream(tried_steps) | {"buckets": _keys(limited)}}),
+        tried=[trial for trial, *_ in tried],
+    )
 
 
 def _limits(budgets: Budgets, lengths: Sequence[int]) -> list[float | None]:
@@ -139,7 +159,7 @@ def _words(chosen: Tried, planned: PolicyNumbers, budgets: Budgets, steps: Steps
     words = [
         f"Give every rank {of_microbatches(chosen.microbatches)} per step (stream.microbatches) and let"
         f" balanced place them: ranks then wait {chosen.idle:.2%} of the time,"
-        f" with {of_microbatches(steps.microbatches)} {planned.metrics['idle']:.2%};"
+        f" with {of_microbatches(steps.microbatches)} {planned.metrics.idle:.2%};"
         f" throughput {'rises' if gain >= 0 else 'falls'} by {abs(gain):.1%}."
     ]
     if chosen.limit is not None and chosen.limit != budgets.cost_limit:
