@@ -19,6 +19,7 @@ from reelweave.curate.caption.models.vlm import VISION
 from reelweave.curate.caption.no_caption import SENTENCE_ENDS
 from reelweave.curate.caption.prompts import prompt_text, rewrite_text
 from reelweave.curate.caption.provenance import provenance, rewritten_provenance
+from reelweave.curate.caption.sidecars import UnusedSidecar
 from reelweave.curate.caption.types import Caption
 from reelweave.curate.caption.windows import CaptionWindow, pictures_of, windows
 from reelweave.curate.frames.source import open_video
@@ -39,7 +40,7 @@ class CaptionInput:
         pictures: uint8 [n, height, width, 3] RGB.
         times_s: float64 [n]: display times of the pictures.
         shown: Indices of the pictures of each window.
-        unused: Origin that tells of a sidecar that was not used; "" without one.
+        unused: Sidecar of the source that was not used, if any.
     """
 
     parts: list[CaptionWindow]
@@ -47,7 +48,7 @@ class CaptionInput:
     pictures: NDArray[np.uint8]
     times_s: NDArray[np.float64]
     shown: list[list[int]]
-    unused: str = ""
+    unused: UnusedSidecar | None = None
 
 
 @dataclass(frozen=True)

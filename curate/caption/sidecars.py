@@ -4,7 +4,7 @@ import json
 from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from reelweave.curate.sources.attributes import MAX_NAME_CHARS, clean
 from reelweave.curate.sources.column_names import names_spans
@@ -29,6 +29,35 @@ _SHOWN_KEYS = 10
 
 class UnusedSidecarError(Exception):
     """Reason why a sidecar gives no caption."""
+
+
+class UnusedSidecar(NamedTuple):
+    """Sidecar that gives no caption.
+
+    Attributes:
+        name: Its name.
+        reason: Why not, as it follows "it is".
+    """
+
+    name: str
+    reason: str
+
+    @property
+    def origin(self) -> str:
+        """Origin of the missing caption, as the index keeps it."""
+        if self.reason == _NOT_UTF8:
+            return f"{_UNREADABLE}{self.name}"
+        return f"{_UNUSED}{self.name} ({self.reason})"
+
+    @classmethod
+    def parse(cls, origin: str) -> Self | None:
+        """Return the sidecar of which an origin tells; None where it tells of none."""
+        if origin.startswith(_UNREADABLE):
+            return cls(origin.removeprefix(_UNREADABLE), _NOT_UTF8)
+        if not origin.startswith(_UNUSED):
+            return None
+        name, _, reason = origin.removeprefix(_UNUSED).rpartition(" (")
+        return cls(name, reason[:-1])
 
 
 class Sidecar(NamedTuple):
@@ -111,16 +140,6 @@ def _lists_segments(value: Any) -> bool:
     return any(isinstance(nested, list) and names_spans(name) for name, nested in value.items())
 
 
-def unused_origin(name: str, reason: UnusedSidecarError) -> str:
-    """Return the origin of a missing caption: the sidecar that was not used, and why."""
-    return f"{_UNREADABLE}{name}" if str(reason) == _NOT_UTF8 else f"{_UNUSED}{name} ({reason})"
-
-
-def is_unused(origin: str) -> bool:
-    """Return True for an origin that tells of a sidecar that was not used."""
-    return origin.startswith((_UNREADABLE, _UNUSED))
-
-
 def describe_unused(origins: Iterable[str | None]) -> tuple[str, ...]:
     """Return in words how many clips have a sidecar that was not used, by reason, the most frequent one first.
 
@@ -130,11 +149,9 @@ def describe_unused(origins: Iterable[str | None]) -> tuple[str, ...]:
     counts: Counter[str] = Counter()
     first: dict[str, str] = {}
     for origin in origins:
-        if origin and is_unused(origin):
-            kind, _, name = origin.partition(":")
-            name, _, reason = name.rpartition(" (") if kind == _UNUSED[:-1] else (name, "", f"{_NOT_UTF8})")
-            counts[reason[:-1]] += 1
-            first.setdefault(reason[:-1], name)
+        if origin and (unused := UnusedSidecar.parse(origin)):
+            counts[unused.reason] += 1
+            first.setdefault(unused.reason, unused.name)
     return tuple(_sentence(reason, count, first[reason]) for reason, count in counts.most_common())
 
 

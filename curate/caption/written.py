@@ -13,11 +13,10 @@ from reelweave.curate.caption.sidecars import (
     SIDECARS,
     UNUSED,
     Sidecar,
+    UnusedSidecar,
     UnusedSidecarError,
     describe_keys,
-    is_unused,
     read_sidecar,
-    unused_origin,
 )
 from reelweave.curate.caption.types import NO_CAPTION, Caption
 from reelweave.curate.sources.source_ref import stem_of
@@ -68,7 +67,7 @@ def find_written(
     if found.text:
         return found
     stem = stem_of(path)
-    found, unused = _from_sidecars(storage, stem, config) if config.sidecars else (NO_CAPTION, "")
+    found, unused = _from_sidecars(storage, stem, config) if config.sidecars else (NO_CAPTION, None)
     if found.text:
         return found
     if config.container:
@@ -76,12 +75,14 @@ def find_written(
             found = _caption(tags.get(tag, ""), f"container:{tag}", config)
             if plausible(found.text, stem.rsplit("/", 1)[-1]):
                 return with_unused(found, unused)
-    return Caption("", unused) if unused else NO_CAPTION
+    return Caption("", unused.origin) if unused else NO_CAPTION
 
 
-def _from_sidecars(storage: Storage, stem: str, config: CaptionConfig) -> tuple[Caption, str]:
-    """Return the caption of the first sidecar that has one, and the origin of the first one before without."""
-    caption, unused = NO_CAPTION, ""
+def _from_sidecars(
+    storage: Storage, stem: str, config: CaptionConfig
+) -> tuple[Caption, UnusedSidecar | None]:
+    """Return the caption of the first sidecar that has one, and the first one before without."""
+    caption, unused = NO_CAPTION, None
     for suffix in SIDECARS:
         name = f"{stem.rsplit('/', 1)[-1]}{suffix}"
         try:
@@ -91,7 +92,7 @@ def _from_sidecars(storage: Storage, stem: str, config: CaptionConfig) -> tuple[
         try:
             sidecar = read_sidecar(storage, info, config.max_chars) if info else Sidecar()
         except UnusedSidecarError as error:
-            unused = unused or unused_origin(name, error)
+            unused = unused or UnusedSidecar(name, str(error))
             continue
         except RunError:
             if caption.text:  # nothing is needed of it
@@ -107,11 +108,11 @@ def _from_sidecars(storage: Storage, stem: str, config: CaptionConfig) -> tuple[
     return caption, unused
 
 
-def with_unused(caption: Caption, origin: str) -> Caption:
-    """Return a caption whose provenance names the sidecar that was not used, where an origin tells of one."""
-    return (
-        replace(caption, provenance={**caption.provenance, UNUSED: origin}) if is_unused(origin) else caption
-    )
+def with_unused(caption: Caption, unused: UnusedSidecar | None) -> Caption:
+    """Return a caption whose provenance names the sidecar that was not used, if any."""
+    if unused is None:
+        return caption
+    return replace(caption, provenance={**caption.provenance, UNUSED: unused.origin})
 
 
 def plausible(text: str, name: str) -> bool:

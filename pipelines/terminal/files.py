@@ -73,7 +73,12 @@ def output_target(path: Path, option: str = "") -> Path:
     return target
 
 
-def say_replaced(path: Path) -> None:
-    """Say on stderr that a file is there, which an output replaces."""
-    if path.is_file():
-        stderr().print(f"{path} exists and is replaced", markup=False, soft_wrap=True)
+def say_replaced(name: Path | str, exists: bool | None = None) -> None:
+    """Say on stderr that a file is there, which an output replaces.
+
+    Args:
+        name: path of the file, or address of an object.
+        exists: whether it is there; None to look for the path.
+    """
+    if Path(name).is_file() if exists is None else exists:
+        stderr().print(f"{name} exists and is replaced", markup=False, soft_wrap=True)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from reelweave.curate.caption import CaptionConfig, Captioner
 from reelweave.curate.caption.captioner import CaptionInput
+from reelweave.curate.caption.sidecars import UnusedSidecar
 from reelweave.curate.caption.types import NO_CAPTION, Caption
 from reelweave.curate.caption.written import find_written, with_unused
 from reelweave.curate.ledger.ledger import Ledger
@@ -86,7 +87,8 @@ class CaptionClips:
         if self.captioner is None:
             return written or NO_CAPTION
         view = self.captioner.prepare(read(task))
-        return replace(view, unused=written.source) if written and isinstance(view, CaptionInput) else view
+        unused = UnusedSidecar.parse(written.source) if written else None
+        return replace(view, unused=unused) if isinstance(view, CaptionInput) else view
 
     def __call__(
         self, tasks: Sequence[ClipTask], prepared: Callable[[ClipTask], CaptionInput | Caption | Fault]
@@ -123,5 +125,5 @@ class CaptionClips:
             return Fault(f"the sidecar with its caption: {error}")
 
 
-def _with_unused(answer: Caption | Fault, origin: str) -> Caption | Fault:
-    return with_unused(answer, origin) if isinstance(answer, Caption) else answer
+def _with_unused(answer: Caption | Fault, unused: UnusedSidecar | None) -> Caption | Fault:
+    return with_unused(answer, unused) if isinstance(answer, Caption) else answer

@@ -12,7 +12,7 @@ from reelweave.loader.errors import UsageError
 from reelweave.loader.storage import Storage, StorageConfig, open_object
 from reelweave.pipelines.configuration.storage_options import add_storage_arguments, storage_config
 from reelweave.pipelines.terminal.console import print_json, stderr, stdout
-from reelweave.pipelines.terminal.files import output_target
+from reelweave.pipelines.terminal.files import output_target, say_replaced
 
 if TYPE_CHECKING:
     from reelweave.train.config.run import TrainConfig
@@ -93,8 +93,7 @@ def _output(out: str, config: StorageConfig) -> tuple[Storage, str]:
     target, path = open_object(out, config)
     if "://" not in (local := target.uri(path)):
         target, path = open_object(output_target(Path(local).absolute(), "--out"), config)
-    if target.stat(path) is not None:
-        _say(f"{out} exists and is replaced")
+    say_replaced(out, target.stat(path) is not None)
     return target, path
 
 
