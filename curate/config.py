@@ -122,7 +122,7 @@ class SourceStageConfig(BaseModel, frozen=True, extra="forbid"):
             the ledger notices.
     """
 
-    REVISION: ClassVar = 39
+    REVISION: ClassVar = 40
 
     probe: ProbeConfig = ProbeConfig()
     shots: ShotConfig = ShotConfig()

@@ -45,6 +45,7 @@ from reelweave.curate.sources.segments import Segment
 _NEVER_S = 1e9
 
 TRANSPARENT = "transparent pixels shown over black"
+TURNED = "turned upright as its codec says (display orientation), which players may not do"
 DEINTERLACED = "interlaced without a mark; deinterlaced"
 SHORT_SOUND = "the sound of its source ends before the pictures"
 PARTLY_COMBED = "parts of its source are interlaced without a mark; left as they are"
@@ -293,7 +294,9 @@ def _scan(file: BinaryIO, config: SourceStageConfig, segments: Sequence[Segment]
                 line,
                 comb is not None and not decoder.interlaced and comb.some(),
                 decoder.transparent,
-                "; ".join(filter(None, [stored, left_out(container, choice)])),
+                "; ".join(
+                    filter(None, [TURNED if decoder.turned else "", stored, left_out(container, choice)])
+                ),
                 decoded.is_short_of_sound(line),
             ),
             begins_behind(file, header.container, decoder.last_packet),

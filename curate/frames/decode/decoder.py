@@ -17,6 +17,7 @@ from reelweave.curate.frames.container.dolby_vision import without_base
 from reelweave.curate.frames.container.encryption import EncryptedError, is_encrypted
 from reelweave.curate.frames.container.side_data import Cropper
 from reelweave.curate.frames.decode.dv_blocks import DvBlocks
+from reelweave.curate.frames.decode.lasting_turn import LastingTurn
 from reelweave.curate.frames.decode.lost_frames import LostFrames
 from reelweave.curate.frames.decode.slice_checks import SliceChecks
 from reelweave.curate.frames.frame_times import Damage
@@ -82,6 +83,8 @@ class Decoder:
         self._shows_alpha = stream.codec_context.name != "rawvideo"
         self._codec = codec_with_alpha(stream)
         self._bounded = bounded_packets(stream, self._codec)
+        is_turnable = stream.codec_context.codec.canonical_name in ("h264", "hevc")
+        self._turn = LastingTurn(stream) if is_turnable else None
         self._crop = Cropper(stream)
         self._meter = None if limits is None else ShapeMeter(stream, self._codec, limits, self._crop)
 
@@ -104,6 +107,11 @@ class Decoder:
     def transparent(self) -> bool:
         """True when one of the frames so far had transparent pixels; they are shown over black."""
         return self._over_black.seen
+
+    @property
+    def turned(self) -> bool:
+        """True when a message of the codec itself turned pictures so far."""
+        return self._turn is not None and self._turn.seen
 
     @property
     def last_packet(self) -> tuple[int, int]:
@@ -175,7 +183,7 @@ class Decoder:
                     self._checks.is_damaged(packet) or self._blocks.is_damaged(packet)
                 )
                 try:
-                    coded = self._bounded(packet)
+                    coded = self._bounded(packet) if self._turn is None else self._turn(packet)
                     if is_left_out(packet, coded):
                         self._codec.decode(coded)
                         decoded: list[VideoFrame] = []

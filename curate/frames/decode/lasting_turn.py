@@ -1,0 +1,128 @@
+"""Turned pictures of H.264 and HEVC: an SEI message holds for the pictures behind its own, and FFmpeg forgets it.
+
+H.264 calls it display orientation (ITU-T H.264, D.1.27), HEVC too (ITU-T H.265, D.2.17). The decoder gets the message
+again with each picture for which it holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import cast
+
+from av.packet import Packet
+from av.video.stream import VideoStream
+
+from reelweave.curate.frames.container.nal_units import prefix_bytes
+
+_ORIENTATION = 47  # payload of SEI
+_SEI = {"h264": 6, "hevc": 39}
+_BEGINS = {"h264": range(5, 6), "hevc": range(16, 21)}  # of a coded video sequence: IDR, BLA
+_PICTURES = {"h264": range(1, 6), "hevc": range(32)}
+_HEADER = {"h264": 1, "hevc": 2}
+
+
+class LastingTurn:
+    """Messages of one stream on how its pictures are turned.
+
+    Args:
+        stream: Video stream that is decoded, of H.264 or HEVC.
+
+    Attributes:
+        seen: True once a message turned pictures.
+    """
+
+    def __init__(self, stream: VideoStream) -> None:
+        context = stream.codec_context
+        self._codec = context.codec.canonical_name
+        self._prefix = prefix_bytes(context.extradata or b"", self._codec)
+        self._message = b""  # that holds
+        self.seen = False
+
+    def __call__(self, packet: Packet[VideoStream]) -> Packet[VideoStream]:
+        """Return the packet of a picture, with the message that holds for it."""
+        if not packet.size:
+            return packet
+        data = bytes(packet)
+        is_stated = False
+        for at, unit in _units(data, self._prefix):
+            kind = self._kind(unit)
+            if kind in _PICTURES[self._codec]:
+                if is_stated:
+                    return packet
+                if kind in _BEGINS[self._codec]:
+                    self._message = b""
+                return self._with_message(packet, data, at) if self._message else packet
+            payload = _orientation(unit[_HEADER[self._codec] :]) if kind == _SEI[self._codec] else None
+            if payload is not None:
+                is_stated = True
+                turns, lasts = _read(payload, self._codec)
+                self._message = bytes(unit) if turns and lasts else b""
+                self.seen |= turns
+        return packet
+
+    def _kind(self, unit: memoryview) -> int:
+        return unit[0] & 0x1F if self._codec == "h264" else unit[0] >> 1 & 0x3F
+
+    def _with_message(self, packet: Packet[VideoStream], data: bytes, at: int) -> Packet[VideoStream]:
+        head = b"\0\0\1" if self._prefix is None else len(self._message).to_bytes(self._prefix, "big")
+        twin = cast("Packet[VideoStream]", Packet(data[:at] + head + self._message + data[at:]))
+        twin.pts, twin.dts, twin.duration, twin.time_base = (
+            packet.pts,
+            packet.dts,
+            packet.duration,
+            packet.time_base,
+        )
+        twin.is_keyframe, twin.stream = packet.is_keyframe, packet.stream
+        return twin
+
+
+def _units(data: bytes, prefix: int | None) -> Iterator[tuple[int, memoryview]]:
+    """Yield the NAL units of a packet, each with the place of its start code or length."""
+    view = memoryview(data)
+    at = 0
+    while True:
+        if prefix is None:
+            at = data.find(b"\0\0\1", at)
+            if at < 0:
+                return
+            end = data.find(b"\0\0\1", at + 3)
+            following = len(data) if end < 0 else end
+            unit = view[at + 3 : following]
+        else:
+            begin = at + prefix
+            if begin >= len(data):
+                return
+            following = begin + int.from_bytes(data[at:begin], "big")
+            unit = view[begin:following]
+        if len(unit) > 2:
+            yield at, unit
+        at = following
+
+
+def _orientation(unit: memoryview) -> bytes | None:
+    """Return the message on orientation among those of an SEI unit, or None without one."""
+    messages, at = bytes(unit).replace(b"\0\0\3", b"\0\0"), 0
+    while at + 2 < len(messages):
+        values = []
+        for _ in range(2):
+            value = 0
+            while at < len(messages) and messages[at] == 0xFF:
+                value, at = value + 255, at + 1
+            if at >= len(messages):
+                return None
+            values.append(value + messages[at])
+            at += 1
+        kind, size = values
+        if kind == _ORIENTATION:
+            return messages[at : at + size]
+        at += size
+    return None
+
+
+def _read(payload: bytes, codec: str) -> tuple[bool, bool]:
+    """Return whether a message turns pictures, and whether it holds beyond its own one."""
+    bits = "".join(f"{byte:08b}" for byte in payload)
+    is_cancelled = bits[:1] != "0" or len(bits) < 20
+    # H.264 counts periods in exp-Golomb, of which 0 is a single 1; HEVC has a flag.
+    lasts = bits[19:20] == ("0" if codec == "h264" else "1")
+    return not is_cancelled and int(bits[1:19], 2) > 0, lasts
