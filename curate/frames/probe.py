@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Literal, cast
+from typing import BinaryIO, Literal, cast
 
 from av.container import InputContainer
 from av.format import Flags
@@ -11,6 +11,7 @@ from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 from pydantic import Field
 
+from reelweave.curate.frames.clocks.packet_rate import packet_rate
 from reelweave.curate.frames.container.side_data import side_data
 from reelweave.curate.frames.source import SourceError
 from reelweave.loader.dataset.colour import hdr
@@ -74,6 +75,7 @@ class Probe:
         width: Stored width, pixels, before rotation and pixel aspect.
         height: Stored height, pixels.
         rate: Frames per second in the header, or None.
+        packet_fps: Frames per second of the first packets where they contradict the header, or None.
         promised_s: Duration of the video stream in the header, seconds, or None.
         pixel_aspect: Width of a stored pixel over its height, or None when unknown; the container overrides
             the codec.
@@ -87,14 +89,29 @@ class Probe:
     width: int
     height: int
     rate: Fraction | None
+    packet_fps: float | None
     promised_s: float | None
     pixel_aspect: Fraction | None
     interlaced: bool
     metadata: dict[str, str]
 
+    @property
+    def fps(self) -> float:
+        """Frames per second before any is decoded: of the first packets, of the header, or 25."""
+        return self.packet_fps or float(self.rate or 25)
 
-def probe(container: InputContainer, stream: VideoStream, config: ProbeConfig) -> Probe:
+
+def probe(
+    container: InputContainer, stream: VideoStream, config: ProbeConfig, file: BinaryIO | None = None
+) -> Probe:
     """Read the header of an opened source.
+
+    Args:
+        container: Opened container.
+        stream: Its stream of pictures.
+        config: Limits that the source must keep.
+        file: The file that it reads, where the header's rate is compared with the first packets; it is left where it
+            was.
 
     Raises:
         SourceError: The source breaks a limit, or only Dolby Vision shows its colours.
@@ -103,14 +120,15 @@ def probe(container: InputContainer, stream: VideoStream, config: ProbeConfig) -
         raise SourceError(dolby_vision.fault)
     if container.size > config.max_bytes:
         raise SourceError(f"has {container.size} bytes; probe.max_bytes allows {config.max_bytes}")
-    context = stream.codec_context
+    context, rate = stream.codec_context, _stated_rate(container, stream)
     header = Probe(
         container=container.format.name,
         codec=context.name,
         pixel_format=context.pix_fmt or "",
         width=context.width,
         height=context.height,
-        rate=_stated_rate(container, stream),
+        rate=rate,
+        packet_fps=None if file is None else packet_rate(container, stream, file, rate),
         promised_s=_promised_s(container, stream),
         pixel_aspect=stream.sample_aspect_ratio or None,
         interlaced=context.field_order > _PROGRESSIVE,

@@ -161,7 +161,7 @@ def join(
     check_order(file)
     file.seek(0)
     with open_video(file, max_pixels=limits.max_width * limits.max_height) as (container, stream):
-        header = probe(container, stream, limits)
+        header = probe(container, stream, limits, file)
         check_edits(container, stream, file)
         choice = choose_sound(container, stream, file) if config.cut.audio == "keep" else SoundChoice()
         sound, remark = choice.stream, left_out(container, choice)
@@ -234,7 +234,7 @@ class _Joiner:
     def __init__(
         self, header: Probe, config: SourceStageConfig, sound: SoundStamps, segments: Sequence[Segment]
     ) -> None:
-        fps = float(header.rate or 25)
+        fps = header.fps
         self.detector = detector_for(config, fps, segments)
         self.samples = SampleEmbeddings(stitch_for(config, segments), fps)
         self.stats = FrameStats()

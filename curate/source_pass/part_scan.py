@@ -143,7 +143,7 @@ def scan_part(
             stream,
         ),
     ):
-        header = probe(container, stream, limits)
+        header = probe(container, stream, limits, file)
         begin_pts = None if part.number == 0 else enter(container, stream, _ticks(stream, part.begin_s))
         sound = choose_sound(container, stream, file).stream if config.cut.audio == "keep" else None
         noting = NotingDemuxer(container, sound)
@@ -201,7 +201,7 @@ class _Ahead:
         part: Part,
         segments: Sequence[Segment],
     ) -> None:
-        fps = float(header.rate or 25)
+        fps = header.fps
         # A guess needs no network.
         guesses = "colour" if config.shots.detector == "hybrid" else config.shots.detector
         guessed = config.model_copy(update={"shots": config.shots.model_copy(update={"detector": guesses})})

@@ -57,13 +57,13 @@ def source_parts(file: BinaryIO, config: SourceStageConfig, part_s: float) -> tu
     file.seek(0)
     try:
         with open_video(file, max_pixels=limits.max_width * limits.max_height) as (container, stream):
-            header = probe(container, stream, limits)
+            header = probe(container, stream, limits, file)
     except SourceError:
         return ()
     promised_s = header.promised_s or 0.0
     if promised_s < 2 * part_s or _whole(header, config) is not None:
         return ()
-    fps = min(float(header.rate or 25), _HIGHEST_FPS)
+    fps = min(header.fps, _HIGHEST_FPS)
     count = int(max(promised_s / part_s, promised_s * fps / PART_FRAMES))
     edges_s = [index * promised_s / count for index in range(count)]
     ends_s = [*edges_s[1:], None]
@@ -82,6 +82,6 @@ def _whole(header: Probe, config: SourceStageConfig) -> str | None:
         return "its decoder with alpha is another one"
     if config.cut.mode != "encode":
         return "packets are copied only in a pass over the whole"
-    if make_detector(config.shots, float(header.rate or 25)).analysis_size != PICTURE:
+    if make_detector(config.shots, header.fps).analysis_size != PICTURE:
         return "its detector looks at other pictures than those that parts hand on"
     return None

@@ -205,9 +205,9 @@ def _scan(file: BinaryIO, config: SourceStageConfig, segments: Sequence[Segment]
     limits = config.probe
     max_pixels = limits.max_width * limits.max_height
     with open_video(file, max_pixels=max_pixels, motion_vectors=True) as (container, stream):
-        header = probe(container, stream, limits)
+        header = probe(container, stream, limits, file)
         check_edits(container, stream, file)
-        fps = float(header.rate or 25)
+        fps = header.fps
         detector = detector_for(config, fps, segments)
         scale = Scaler(PICTURE)
         # Stitching and the scores need one size; a network may need another.
