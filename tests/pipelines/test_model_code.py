@@ -70,6 +70,7 @@ def trained(clips: Path, out: Path, model: Path) -> list[str]:
     stream = config(microbatches=2, epochs=None, denominator="epoch").model_dump(mode="json")
     stream["buckets"] |= {"compression": TrainConfig().compression.model_dump(), "max_text_tokens": 65}
     values = {
+        "latents": {"runner": "sequential"},  # Ray alone takes half a minute
         "stream": stream,
         "train": {
             "device": "cpu",

@@ -310,7 +310,7 @@ def test_workers_are_started_while_it_runs_as_measured(ray_local: str) -> None:
     assert 0 < note["busy"]["slow"] < 1
 
 
-@thorough
+@nightly
 def test_a_few_tasks_get_no_more_workers_than_they_can_use(ray_local: str) -> None:
     rows = [{"name": str(number), "data": "", "parts": 1} for number in range(6)]
     done: list[dict] = []

@@ -24,7 +24,7 @@ from reelweave.loader.storage.checksums import file_sha256
 from tests.failing_reads import FailingReads, library
 from tests.media import write_video
 from tests.s3server import FaultyProxy, make_bucket, s3_client, s3_server
-from tests.thorough import beyond, but, thorough
+from tests.thorough import beyond, but, nightly, thorough
 from tests.warm import Warm
 
 NAMES = ("a", "b", "c")
@@ -338,7 +338,7 @@ def test_an_object_that_contradicts_its_checksum_is_left_undone(bucket: FaultyPr
         from_s3(bucket, raw)
 
 
-@thorough
+@nightly
 def test_on_ray_too_a_fault_leaves_its_source_undone(raw: Path) -> None:
     """Ray's workers inherit the environment of the process that starts them."""
     faults = FailingReads(raw / "b.mp4", errno.EIO, raw.parent / "log", "ro", None)

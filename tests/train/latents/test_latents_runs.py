@@ -75,7 +75,7 @@ def test_a_killed_run_goes_on_to_the_same_bytes(ranks, clips, undisturbed, tmp_p
     assert contents(tmp_path / "set") == contents(undisturbed)
 
 
-@pytest.mark.parametrize("runner", but(["sequential"], ["sequential", "ray"]))
+@pytest.mark.parametrize("runner", but(["sequential"], ["sequential", "ray"], ()))
 def test_captions_that_are_cut_off_are_counted(ray_local, runner, published, tmp_path, capsys):
     """Lines that workers of Ray log are not seen."""
     path = write_video(tmp_path / "9.mp4", (9,), size=(24, 16))
