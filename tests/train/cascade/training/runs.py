@@ -19,6 +19,7 @@ from reelweave.loader.errors import RunError
 from reelweave.train.config.run import TrainConfig
 from reelweave.train.distributed.world import join
 from reelweave.train.loop.trainer import Trainer
+from reelweave.train.measure import timings
 from reelweave.train.models.dit import DiT
 from reelweave.train.models.encoders.text import build_text_encoder
 from reelweave.train.models.encoders.tokenizer import PatchTransform
@@ -202,18 +203,32 @@ def train_case(out: Path, name: str, text: dict[str, Any], rank: int = 0, world_
     Trainer(config, stream, out).run()
 
 
+class WorkClock:
+    """Seconds for which this process has worked, and waits that are only counted, whatever other processes do."""
+
+    def __init__(self) -> None:
+        self.waited_s = 0.0
+
+    def perf_counter(self) -> float:
+        """Stands for the clock of the machine."""
+        return time.process_time() + self.waited_s
+
+
 @contextmanager
 def slow_denoisers(wait_s: float) -> Iterator[None]:
-    """This process waits before each denoiser; all do, so that a busy machine makes none seem several times as slow."""
+    """Each denoiser of this process takes so much longer, by a clock of its work."""
+    clock = WorkClock()
 
     def wait(module: nn.Module, _: object) -> None:
         if isinstance(module, DiT):
-            time.sleep(wait_s)
+            clock.waited_s += wait_s
 
     hook = register_module_forward_pre_hook(wait)
+    timings.time = clock
     try:
         yield
     finally:
+        timings.time = time
         hook.remove()
 
 
