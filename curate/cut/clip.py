@@ -14,6 +14,9 @@ from reelweave.curate.frames.picture import Geometry
 from reelweave.curate.shots.spans import Span
 
 
+CodecMode = Literal["encode", "copy", "smart"]
+
+
 @dataclass(frozen=True)
 class CutClip:
     """Encoded or copied clip, verified.
@@ -24,11 +27,12 @@ class CutClip:
         frames: Number of frames, verified.
         rate: Frames per second.
         geometry: Size of the pictures in pixels.
-        codec_mode: "encode" for encoded pictures, "copy" for copied packets.
+        codec_mode: "encode" for encoded pictures, "copy" for copied packets, "smart" for both.
         audio: Sound track: "none", "copy:" and the codec for packets of the source, or the codec of encoded
             sound.
         audio_fault: Reason why the source's sound is not in the clip, or None.
         audio_remark: Words on what is lost of the sound that is kept; "" for nothing.
+        remark: Words on the treatment of the pictures by ``cut.mode=smart``, or "".
         audio_dbfs: Loudness of the sound track, as `reelweave.curate.filters.sound.loudness_dbfs`; empty without one.
     """
 
@@ -37,10 +41,11 @@ class CutClip:
     frames: int
     rate: Fraction
     geometry: Geometry
-    codec_mode: Literal["encode", "copy"] = "encode"
+    codec_mode: CodecMode = "encode"
     audio: str = "none"
     audio_fault: str | None = None
     audio_remark: str = ""
+    remark: str = ""
     audio_dbfs: Floats = field(default_factory=lambda: np.zeros(0, np.float32), compare=False)
 
     @property

@@ -3,10 +3,11 @@
 import itertools
 import math
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from fractions import Fraction
 from types import MappingProxyType
-from typing import BinaryIO, Literal, cast
+from typing import BinaryIO, cast
 
 import av
 import numpy as np
@@ -18,11 +19,15 @@ from numpy.typing import NDArray
 
 from reelweave.curate.cut import encode
 from reelweave.curate.cut.audio import READ_BEFORE_S, Sound, sound_of
-from reelweave.curate.cut.clip import CutClip, CutError, EncodedSpans, FailedClip, Observe
+from reelweave.curate.cut.clip import CodecMode, CutClip, CutError, EncodedSpans, FailedClip, Observe
 from reelweave.curate.cut.config import CutConfig
 from reelweave.curate.cut.copy import PacketInfo, copy, copyable, format_of, packet_infos
 from reelweave.curate.cut.feed import Feed
 from reelweave.curate.cut.mp4 import fast_start, merge
+from reelweave.curate.cut.smart.builder import SmartClip
+from reelweave.curate.cut.smart.check import SeamError
+from reelweave.curate.cut.smart.packets import SmartPackets
+from reelweave.curate.cut.smart.plan import Plan
 from reelweave.curate.cut.verify import DamagedSoundError, verify
 from reelweave.curate.frames.container.encryption import is_encrypted
 from reelweave.curate.frames.container.stream_choice import SoundChoice, choose_sound
@@ -36,6 +41,7 @@ from reelweave.curate.shots.spans import Span
 from reelweave.loader.errors import refuse_shortage
 
 _UNKNOWN = "the clock of its pictures steps back or jumps before it, and that of its sound does not"
+UNVERIFIED = "its smart cut did not verify"
 _SOUND_SKEW_S = 5  # maximum distance of sound behind its pictures in a file
 
 
@@ -50,6 +56,7 @@ def cut(
     max_bytes: float = math.inf,
     sound_clock: SoundClock | None = None,
     entry: Entry | None = None,
+    smart: SmartPackets | None = None,
 ) -> Iterator[CutClip | FailedClip]:
     """Read the source once and yield every wanted span, in order, as a clip or as failed.
 
@@ -70,6 +77,7 @@ def cut(
         sound_clock: Repaired clock of the source's sound, or None where its stamps are right.
         entry: Place before the first span where reading begins, or None for the start of the file. It lies early
             enough for the sound of that span.
+        smart: Notes on the source's packets for ``cut.mode=smart``, else None.
 
     Raises:
         EntryError: Decoding cannot begin there.
@@ -80,7 +88,12 @@ def cut(
     with (
         open_video(file, motion_vectors=observe is not None) as (container, stream),
     ):
-        source = _Pass(file, container, stream, timeline, size, config, observe, sound_clock, entry)
+        plans: dict[Span, Plan] = {}
+        if smart is not None:
+            plans = {span: smart.plan(span, timeline, size) for span in spans if span not in encoded}
+        source = _Pass(
+            file, container, stream, timeline, size, config, observe, sound_clock, entry, smart, plans
+        )
         left_bytes = max_bytes
         remaining = sum(span not in encoded for span in spans)
         for span in spans:
@@ -90,7 +103,10 @@ def cut(
             try:
                 if left_bytes < 0:
                     raise CutError(encode.TOO_LARGE)
-                clip = source.clip(span, encoded.get(span), left_bytes)
+                try:
+                    clip = source.clip(span, encoded.get(span), left_bytes)
+                except SeamError:
+                    clip = _encode_whole(file, timeline, span, size, config, left_bytes, sound_clock)
                 left_bytes -= len(clip.data)
                 if left_bytes < 0:
                     raise CutError(encode.TOO_LARGE)
@@ -100,6 +116,28 @@ def cut(
                 yield FailedClip(span, str(error))
             else:
                 yield clip
+
+
+def _encode_whole(
+    file: BinaryIO,
+    timeline: FrameTimes,
+    span: Span,
+    size: Geometry,
+    config: CutConfig,
+    max_bytes: float,
+    sound_clock: SoundClock | None,
+) -> CutClip:
+    """Return the clip of a span whose smart cut did not verify, from a pass of its own over the source.
+
+    Raises:
+        CutError: The span gives no clip.
+    """
+    where = file.tell()  # the other pass reads on there
+    (clip,) = cut(file, timeline, [span], size, config, None, max_bytes=max_bytes, sound_clock=sound_clock)
+    file.seek(where)
+    if isinstance(clip, FailedClip):
+        raise CutError(clip.reason)
+    return replace(clip, remark=f"encoded: {UNVERIFIED}")
 
 
 class _Pass:
@@ -116,7 +154,10 @@ class _Pass:
         observe: Observe | None,
         sound_clock: SoundClock | None,
         entry: Entry | None,
+        smart: SmartPackets | None,
+        plans: Mapping[Span, Plan],
     ) -> None:
+        self._smart, self._plans = smart, plans
         self._time_base = stream.time_base or Fraction(1, 1000)
         entered = None
         if entry is not None:
@@ -127,8 +168,14 @@ class _Pass:
         choice = choose_sound(container, stream, file) if config.audio == "keep" else SoundChoice()
         self._sound, self._soundless = choice.stream, choice.fault
         # Stamps that do not rise allow no copying.
-        keep_video = config.mode != "encode" and timeline.shifts_s is None
+        keep_video = config.mode in ("copy", "auto") and timeline.shifts_s is None
         self._feed = Feed(container, stream, self._sound, keep_video=keep_video, sound_clock=sound_clock)
+        self._feed.want(
+            range(part.position, part.position + part.last - part.first)
+            for plan in plans.values()
+            for part in plan.segments
+            if part.copied
+        )
         self._sound_clock = sound_clock
         # A decoder uses nothing of a container but its packets.
         decoder = Decoder(
@@ -175,19 +222,23 @@ class _Pass:
             heard_s = self._begin_s(span)
         self._feed.keep_from(int(self._ticks[span.first]), self._sound_pts(heard_s - READ_BEFORE_S))
         picture = encoded or self._copy_packets(span)
-        mode: Literal["encode", "copy"] = "copy" if picture and not encoded else "encode"
+        mode: CodecMode = "copy" if picture and not encoded else "encode"
         frames = len(self._slots(span)) if encoded else span.last - span.first
         if encoded and self._decodes:
             deque(self._frames_of(span), maxlen=0)  # a later span needs decoding
         if picture is None:
             frames, picture = self._encode_span(span, max_bytes)
         rate = self._timeline.clip_rate(span.first, span.last)
-        return self._assemble_clip(span, mode, picture, frames, rate, self._sound_of(span, frames / rate))
+        clip = self._assemble_clip(span, mode, picture, frames, rate, self._sound_of(span, frames / rate))
+        if self._smart is None:
+            return clip
+        plan = self._plans.get(span) or self._smart.plan(span, self._timeline, self._first_size)
+        return replace(clip, codec_mode=plan.mode, remark=plan.describe(frames))
 
     def _copy_packets(self, span: Span) -> bytes | None:
         """Return the span's own packets, or None when it needs encoding."""
         config, feed = self._config, self._feed
-        if config.mode == "encode":
+        if config.mode in ("encode", "smart"):
             return None
         fault: str | None = "its container stores no times of showing"
         units: list[PacketInfo] = []
@@ -215,9 +266,21 @@ class _Pass:
         config, slots = self._config, self._slots(span)
         rate = self._timeline.clip_rate(span.first, span.last)
         times = np.bincount(slots - span.first, minlength=span.last - span.first).tolist()
-        encoder = encode.ClipEncoder(
-            encode.codec_name(config.encoder, self._size.bits), self._size, rate, config, max_bytes
-        )
+        encoder: encode.ClipEncoder | SmartClip
+        if self._smart is not None and self._plans[span].segments:
+            encoder = SmartClip(
+                self._stream,
+                self._smart,
+                self._feed.take_packet,
+                span.first,
+                self._size,
+                rate,
+                config,
+                max_bytes,
+            )
+        else:
+            codec = encode.codec_name(config.encoder, self._size.bits)
+            encoder = encode.ClipEncoder(codec, self._size, rate, config, max_bytes)
         try:
             for frame_index, frame in self._frames_of(span):
                 picture = self._finish_frame(frame)
@@ -288,7 +351,7 @@ class _Pass:
     def _assemble_clip(
         self,
         span: Span,
-        mode: Literal["encode", "copy"],
+        mode: CodecMode,
         picture: bytes,
         frames: int,
         rate: Fraction,

@@ -1,8 +1,8 @@
 """Settings of the stage that cuts clips."""
 
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from reelweave.loader.settings import Settings
 
@@ -12,10 +12,11 @@ class CutConfig(Settings):
 
     SPEED_ONLY: ClassVar = frozenset({"ahead_mb"})
 
-    mode: Literal["encode", "copy", "auto"] = Field(
+    mode: Literal["encode", "copy", "auto", "smart"] = Field(
         "encode",
         description="treatment of clips. encode: encode every clip. copy: copy the source's packets without loss,"
-        " and fail spans where a copy is not exact. auto: copy where exact, else encode",
+        " and fail spans where a copy is not exact. auto: copy where exact, else encode. smart: of 8-bit H.264, copy"
+        " whole groups of pictures, and encode only the frames before and behind them; encode other sources",
     )
     trim_s: float = Field(
         0.0,
@@ -74,3 +75,9 @@ class CutConfig(Settings):
         description="memory for decoded frames that wait for the encoder while their source is scanned, megabytes."
         " With 0, or too little for a source, the source is decoded twice, to the same bytes",
     )
+
+    @model_validator(mode="after")
+    def _smart_encoder(self) -> Self:
+        if self.mode == "smart" and self.encoder != "x264":
+            raise ValueError("mode=smart encodes with x264 alone, whose parameter sets it can name; set encoder=x264")
+        return self

@@ -122,15 +122,23 @@ def copyable(
     if timeline.shapes and (shape := shape_at(timeline.shapes, first)).first > 0:
         # Form and parameter sets are those of the first pictures.
         return f"its pictures change their shape before it, {timeline.shapes[0].change_to(shape)}"
-    return _form_fault(form, size, timeline, max_bits) or _span_fault(form, timeline, units, first, last)
+    return form_fault(form, size, timeline.deinterlace, max_bits) or _span_fault(form, timeline, units, first, last)
 
 
-def _form_fault(form: SourceFormat, size: Geometry, timeline: FrameTimes, max_bits: int) -> str | None:
+def form_fault(form: SourceFormat, size: Geometry, deinterlaced: bool, max_bits: int = 8) -> str | None:
+    """Return why no packet of a source can be in a clip as it is, or None.
+
+    Args:
+        form: Form of the source.
+        size: Size of clips from this source.
+        deinterlaced: True where clips show deinterlaced pictures.
+        max_bits: Maximum bits per sample of clips.
+    """
     if form.codec not in CODECS[max_bits]:
         return f"its codec is {form.codec}, not {' or '.join(CODECS[max_bits])}"
     if form.pixel_format != size.pixel_format or form.full_range:
         return f"its pictures are {form.pixel_format}, not {size.bits}-bit 4:2:0 of limited range"
-    if not form.progressive or timeline.deinterlace:
+    if not form.progressive or deinterlaced:
         return "it is interlaced"
     if form.turned:
         return "its pictures are stored turned"

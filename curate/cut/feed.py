@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import zip_longest
 
 import av
@@ -55,6 +55,7 @@ class Feed:
         self._keep_video = keep_video
         self._waiting: deque[Packet[VideoStream]] | None = deque()
         self._waiting_bytes = self._video_bytes = self._sound_bytes = self._read = 0
+        self._whole = 0  # video packets with data
         self._fault: av.error.FFmpegError | OSError | None = None
         self._video_from = self._sound_from = -(1 << 63)
         self._video_dts = self._sound_pts = -(1 << 63)
@@ -66,6 +67,20 @@ class Feed:
         self.video: list[tuple[int, Packet[VideoStream]]] = []
         self.sound: list[Packet[AudioStream]] = []
         self.overflow = self.ended = False
+        self._wanted: deque[range] = deque()
+        self._numbered: dict[int, bytes] = {}
+
+    def want(self, runs: Iterable[range]) -> None:
+        """Keep the bytes of video packets with these numbers in the container's order until they are taken.
+
+        Args:
+            runs: Rising, disjoint ranges; packets without data do not count.
+        """
+        self._wanted = deque(runs)
+
+    def take_packet(self, number: int) -> bytes | None:
+        """Return, once, the bytes of a wanted packet; None where it was not read."""
+        return self._numbered.pop(number, None)
 
     def demux(self, _: VideoStream) -> Iterator[Packet[VideoStream]]:
         """Yield the video packets, in the container's order."""
@@ -140,6 +155,12 @@ class Feed:
         if packet.dts is not None:
             self._video_dts = packet.dts
         self._read += 1
+        if packet.size:
+            while self._wanted and self._wanted[0].stop <= self._whole:
+                self._wanted.popleft()
+            if self._wanted and self._whole >= self._wanted[0].start:
+                self._numbered[self._whole] = bytes(packet)
+            self._whole += 1
         if self._waiting is not None:
             self._waiting.append(packet)
             self._waiting_bytes += packet.size

@@ -207,6 +207,11 @@ def size_at(shapes: Sequence[Shape], frame: int, size: Geometry, max_bits: int =
     return Geometry(shape.width, shape.height)
 
 
+def marks_of(frame: VideoFrame) -> object:
+    """Return the `opaque` that the packet of a frame had before `ShapeMeter` decoded it; None where it is not known."""
+    return frame.opaque[0] if isinstance(frame.opaque, list) else None
+
+
 class ShapeMeter:
     """Decoder that notes the shape of each frame.
 
@@ -237,13 +242,13 @@ class ShapeMeter:
         self.shapes: list[Shape] = []
 
     def decode(self, packet: Packet[VideoStream]) -> list[VideoFrame]:
-        """Decode a packet, which is given a note.
+        """Decode a packet, which is given a note: `marks_of` its frames returns what it was marked with before.
 
         Raises:
             SourceError: A picture is too large, its colours cannot be converted, or the shape changes too often.
         """
         # The codec tells the pixel aspect of the packet, which shows some frames later.
-        note: list[Fraction | None] = []
+        note: list[Any] = [packet.opaque]
         packet.opaque = note
         try:
             frames = [self._crop(frame) for frame in self._codec.decode(packet)]
@@ -261,7 +266,7 @@ class ShapeMeter:
 
     def _take(self, frame: VideoFrame) -> None:
         note = frame.opaque
-        frame_aspect = note[0] if isinstance(note, list) else self._codec.sample_aspect_ratio
+        frame_aspect = note[1] if isinstance(note, list) else self._codec.sample_aspect_ratio
         aspect = self._stated if self._overrides else (frame_aspect or self._stated)
         transfer = int(frame.color_trc) if is_hdr(frame) else 0
         matrix = int(frame.colorspace)

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from reelweave.curate.config import SourceStageConfig
 from reelweave.curate.cut import CutClip, cut
 from reelweave.curate.cut.clip import EncodedSpans
+from reelweave.curate.cut.smart.packets import SmartPackets
 from reelweave.curate.cut.trim import trim_spans
 from reelweave.curate.dedup.fingerprint import ARRAY as FINGERPRINT
 from reelweave.curate.filters import scores
@@ -86,6 +87,10 @@ class Seen(Protocol):
     @property
     def sound_clock(self) -> SoundClock | None:
         """Repaired clock of the sound."""
+
+    @property
+    def smart(self) -> SmartPackets | None:
+        """Notes on its packets for ``cut.mode=smart``."""
 
     @property
     def remark(self) -> str:
@@ -259,6 +264,7 @@ class CutSource:
             most_bytes(facts.source_bytes, limits) - used_bytes,
             facts.sound_clock,
             entry,
+            facts.smart,
         )
         for span, record in zip(parts, records, strict=True):
             if record.state == "kept":
@@ -303,7 +309,7 @@ class CutSource:
         record = replace(
             record,
             stage="cut",
-            reason="; ".join(filter(None, (facts.remark, clip.audio_remark))),
+            reason="; ".join(filter(None, (facts.remark, clip.audio_remark, clip.remark))),
             key=clip_key(record.source_sha256, clip.span.start_s, clip.span.end_s),
             frames=clip.frames,
             fps=float(clip.rate),

@@ -79,6 +79,11 @@ class Joined:
     remark: str = ""
 
     @property
+    def smart(self) -> None:
+        """None: sources of which packets are copied stay whole."""
+        return None
+
+    @property
     def sound_clock(self) -> SoundClock | None:
         """None: sources whose sound needs a repaired clock stay whole."""
         return None

@@ -11,6 +11,7 @@ from av.container import InputContainer
 from av.video.stream import VideoStream
 
 from reelweave.curate.config import SourceStageConfig
+from reelweave.curate.cut.smart.packets import SmartPackets
 from reelweave.curate.cut.trim import NotedPackets
 from reelweave.curate.frames.container.edit_list import FAULT, misread_tracks
 from reelweave.curate.frames.container.encryption import encryption
@@ -21,7 +22,7 @@ from reelweave.curate.frames.decode.decoder import Decoder
 from reelweave.curate.frames.frame_times import Damage, FrameTimes, timeline
 from reelweave.curate.frames.interlace import CombMeter, FieldOrder
 from reelweave.curate.frames.perceptual import PICTURE
-from reelweave.curate.frames.picture import Geometry, Shape, geometry, size_at
+from reelweave.curate.frames.picture import Geometry, Shape, geometry, marks_of, size_at
 from reelweave.curate.frames.probe import Probe, probe, too_long
 from reelweave.curate.frames.sound_clock import (
     NotingDemuxer,
@@ -64,6 +65,7 @@ class Scan:
     ahead: LookaheadEncoder | None = None
     sound_clock: SoundClock | None = None
     packets: NotedPackets | None = None
+    smart: SmartPackets | None = None
     begin_pts: int | None = None
     remark: str = ""
     further: int | None = None  # byte at which another film begins behind this one, or 0
@@ -216,10 +218,12 @@ def _scan(file: BinaryIO, config: SourceStageConfig, segments: Sequence[Segment]
         stats = FrameStats()
         lookahead = lookahead_of(detector, samples, header, config, segments)
         ahead: LookaheadEncoder | None = None
-        trims = config.cut.trim_s > 0 and config.cut.mode != "encode" and header.container != "avi"
+        trims = config.cut.trim_s > 0 and config.cut.mode in ("copy", "auto") and header.container != "avi"
         noted = NotedPackets(stream) if trims else None
+        smart = SmartPackets(stream) if config.cut.mode == "smart" else None
+        notes = noted if smart is None else smart
         choice = choose_sound(container, stream, file) if config.cut.audio == "keep" else SoundChoice()
-        packets = NotingDemuxer(container, choice.stream, noted.take if noted is not None else None)
+        packets = NotingDemuxer(container, choice.stream, None if notes is None else notes.take)
         decoder = Decoder(cast(InputContainer, packets), stream, limits)
         inverts = limits.interlaced == "deinterlace" and config.cut.mode != "copy"
         fields = FieldDifferences(header.rate if inverts else None)
@@ -242,6 +246,8 @@ def _scan(file: BinaryIO, config: SourceStageConfig, segments: Sequence[Segment]
                     )
             pts.append(frame.pts)
             durations.append(frame.duration or 0)
+            if smart is not None:
+                smart.show(frame, marks_of(frame))
             small = scale(frame)
             detector.push(small if own_scale is scale else own_scale(frame))
             samples.push(len(pts) - 1, small)
@@ -289,6 +295,7 @@ def _scan(file: BinaryIO, config: SourceStageConfig, segments: Sequence[Segment]
             ahead,
             decoded.sound_clock(line),
             noted,
+            smart,
             pts[0],
             _remark(
                 line,

@@ -1,0 +1,222 @@
+"""Parameter sets of H.264 (ITU-T H.264, 7.3.2), and the record that holds those of a clip (ISO/IEC 14496-15)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from reelweave.curate.frames.container.nal_units import nal_units, prefix_bytes
+
+IDR, SEI, SPS, PPS, FILLER = 5, 6, 7, 8, 12
+"""Values of nal_unit_type, table 7-1."""
+LAYERED = frozenset({2, 3, 4, 13, 14, 15, 19, 20, 21})
+"""Types of data partitions, auxiliary pictures, and layers of SVC and MVC, which are not copied."""
+
+MOST_IDS = 32
+"""Ids that a sequence parameter set may have."""
+
+_HIGH = frozenset({100, 110, 122, 244, 44, 83, 86, 118, 128, 138, 139, 134, 135})
+_MOST_ZEROS = 32
+_EMULATION = re.compile(rb"\0\0\x03")
+
+
+class ParameterError(ValueError):
+    """Reason why parameter sets cannot be read, in words."""
+
+
+class _Bits:
+    """Bits of a set, the highest first; behind its end it raises `ParameterError`."""
+
+    def __init__(self, data: bytes) -> None:
+        self._value, self._left = int.from_bytes(data, "big"), 8 * len(data)
+
+    def take(self, count: int = 1) -> int:
+        self._left -= count
+        if self._left < 0:
+            raise ParameterError("a parameter set is cut off")
+        return self._value >> self._left & ((1 << count) - 1)
+
+    def unsigned(self) -> int:
+        """Return an Exp-Golomb code without a sign (9.1)."""
+        zeros = 0
+        while not self.take():
+            zeros += 1
+            if zeros > _MOST_ZEROS:
+                raise ParameterError("a parameter set is damaged")
+        return (1 << zeros) - 1 + self.take(zeros)
+
+    def signed(self) -> int:
+        """Return an Exp-Golomb code with a sign (9.1.1)."""
+        code = self.unsigned()
+        return (code + 1) // 2 if code & 1 else -(code // 2)
+
+
+@dataclass(frozen=True)
+class SequenceSet:
+    """Fields of a sequence parameter set that decide about copies.
+
+    Attributes:
+        id: Its id.
+        profile: profile_idc.
+        constraints: Byte of the constraint flags.
+        level: level_idc.
+        chroma: chroma_format_idc.
+        luma_bits: Bits per sample of luma.
+        chroma_bits: Bits per sample of chroma.
+        frames_only: True where no picture is a field or has pairs of fields.
+    """
+
+    id: int
+    profile: int
+    constraints: int
+    level: int
+    chroma: int
+    luma_bits: int
+    chroma_bits: int
+    frames_only: bool
+
+
+def sequence_set(unit: bytes) -> SequenceSet:
+    """Read a sequence parameter set.
+
+    Args:
+        unit: NAL unit with its header byte.
+
+    Raises:
+        ParameterError: It is cut off or damaged.
+    """
+    if len(unit) < 5:  # noqa: PLR2004 - header, profile, constraints, level, id
+        raise ParameterError("a parameter set is cut off")
+    profile, constraints, level = unit[1:4]
+    bits = _Bits(_EMULATION.sub(b"\0\0", unit[4:]))
+    set_id = bits.unsigned()
+    if set_id >= MOST_IDS:
+        raise ParameterError("a parameter set has no valid id")
+    chroma, luma_bits, chroma_bits = 1, 8, 8
+    if profile in _HIGH:
+        chroma = bits.unsigned()
+        if chroma == 3:  # noqa: PLR2004 - 4:4:4 has a flag of separate planes
+            bits.take()
+        luma_bits, chroma_bits = 8 + bits.unsigned(), 8 + bits.unsigned()
+        bits.take()
+        if bits.take():
+            _skip_scaling(bits, 8 if chroma != 3 else 12)  # noqa: PLR2004
+    bits.unsigned()
+    _skip_order(bits)
+    bits.unsigned()
+    bits.take()
+    bits.unsigned()
+    bits.unsigned()
+    return SequenceSet(
+        set_id, profile, constraints, level, chroma, luma_bits, chroma_bits, bool(bits.take())
+    )
+
+
+def _skip_scaling(bits: _Bits, lists: int) -> None:
+    for at in range(lists):
+        if not bits.take():
+            continue
+        last = following = 8
+        for _ in range(16 if at < 6 else 64):  # noqa: PLR2004 - six lists of 4x4
+            if following:
+                following = (last + bits.signed()) % 256
+            last = following or last
+
+
+def _skip_order(bits: _Bits) -> None:
+    """Skip how the order of showing is coded."""
+    kind = bits.unsigned()
+    if kind == 0:
+        bits.unsigned()
+    elif kind == 1:
+        bits.take()
+        bits.signed()
+        bits.signed()
+        for _ in range(min(bits.unsigned(), 255)):
+            bits.signed()
+
+
+def picture_set_ids(unit: bytes) -> tuple[int, int]:
+    """Return the id of a picture parameter set, and that of its sequence parameter set."""
+    bits = _Bits(_EMULATION.sub(b"\0\0", unit[1:]))
+    return bits.unsigned(), bits.unsigned()
+
+
+def kind_of(unit: bytes) -> int:
+    """Return nal_unit_type."""
+    return unit[0] & 31
+
+
+def units_of(data: bytes, prefix: int | None) -> list[bytes]:
+    """Return the NAL units of a packet without zeros behind them, which start codes of four bytes leave.
+
+    Args:
+        data: Packet.
+        prefix: Bytes of a length prefix; None for start codes.
+    """
+    if prefix is not None:
+        return list(nal_units(data, prefix))
+    return [unit for piece in nal_units(data, None) if (unit := piece.rstrip(b"\0"))]
+
+
+def header_sets(header: bytes) -> tuple[list[bytes], int | None]:
+    """Return the parameter sets that a container states, and the bytes of length prefixes of its packets.
+
+    Args:
+        header: Extradata: an avcC record, or NAL units with start codes; may be empty.
+    """
+    prefix = prefix_bytes(header, "h264")
+    if prefix is None:
+        return [unit for unit in units_of(header, None) if kind_of(unit) in (SPS, PPS)], None
+    sets: list[bytes] = []
+    at = 5
+    for mask in (31, 255):
+        count = header[at] & mask if at < len(header) else 0
+        at += 1
+        for _ in range(count):
+            size = int.from_bytes(header[at : at + 2], "big")
+            sets.append(header[at + 2 : at + 2 + size])
+            at += 2 + size
+    return [unit for unit in sets if unit and kind_of(unit) in (SPS, PPS)], prefix
+
+
+def free_id(sets: Iterable[bytes]) -> int | None:
+    """Return the first id that no set uses, neither a sequence's nor a picture's, or None without one.
+
+    Args:
+        sets: Sequence and picture parameter sets.
+    """
+    used = {sequence_set(unit).id if kind_of(unit) == SPS else picture_set_ids(unit)[0] for unit in sets}
+    return next((number for number in range(MOST_IDS) if number not in used), None)
+
+
+def record(sets: Sequence[bytes]) -> bytes:
+    """Return the avcC record of parameter sets whose ids differ; profile and level are the largest of them.
+
+    Args:
+        sets: Sequence and picture parameter sets of 4:2:0 with 8 bits, in order.
+    """
+    sequences, pictures = ([unit for unit in sets if kind_of(unit) == kind] for kind in (SPS, PPS))
+    known = [sequence_set(unit) for unit in sequences]
+    profile, level = max(one.profile for one in known), max(one.level for one in known)
+    constraints = 255
+    for one in known:
+        constraints &= one.constraints
+    parts = [bytes((1, profile, constraints, level, 0xFF, 0xE0 | len(sequences)))]
+    parts += [len(unit).to_bytes(2, "big") + unit for unit in sequences]
+    parts.append(bytes((len(pictures),)))
+    parts += [len(unit).to_bytes(2, "big") + unit for unit in pictures]
+    if profile in _HIGH:
+        parts.append(bytes((0xFC | 1, 0xF8, 0xF8, 0)))
+    return b"".join(parts)
+
+
+def sample(units: Iterable[bytes], left_out: frozenset[int] = frozenset({SPS, PPS, FILLER})) -> bytes:
+    """Return a sample of MP4: NAL units with lengths of four bytes, without some types.
+
+    Args:
+        units: NAL units.
+        left_out: Values of nal_unit_type that are dropped.
+    """
+    return b"".join(len(unit).to_bytes(4, "big") + unit for unit in units if kind_of(unit) not in left_out)

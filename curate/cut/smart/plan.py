@@ -1,0 +1,203 @@
+"""Division of a clip into frames whose packets are copied and frames that are encoded: a pure function of facts.
+
+A run of copied frames begins at an IDR picture, and grows while the packets decoded so far show exactly the frames so
+far. So it is closed in both orders: nothing in it refers outside, and nothing outside lies between its packets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+MOST_REORDERED = 17
+"""Frames that wait for the end of a closed run: one more than any decoder reorders."""
+LEAST_COPIED = 8
+"""Frames of the shortest run that is copied."""
+MOST_WAITING = LEAST_COPIED + MOST_REORDERED
+"""Frames of which it is not decided yet, at most."""
+
+VARIABLE = "variable rate"
+DAMAGED = "damaged packets"
+CHANGED = "changed parameter sets"
+LITTLE = "too little to copy"
+OPEN = "open groups"
+NO_IDR = "no IDR picture"
+_ORDER = (CHANGED, DAMAGED, VARIABLE, LITTLE, OPEN, NO_IDR)
+
+
+@dataclass(frozen=True)
+class FrameFacts:
+    """Facts of a shown frame and of its packet.
+
+    Attributes:
+        position: Number of its packet in decoding order; -1 where none is known.
+        idr: True where its packet holds an IDR picture.
+        key: True where its container calls it a key frame.
+        whole: True where its packet is undamaged, visible and of a kind that can be copied.
+        generation: Number of changes of parameter sets up to its packet.
+        shown: Frames of the clip that it fills; all but 1 cannot be copied.
+    """
+
+    position: int
+    idr: bool
+    key: bool
+    whole: bool
+    generation: int
+    shown: int = 1
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Frames ``[first, last)`` of a clip, counted from its begin, all copied or all encoded.
+
+    Attributes:
+        copied: True for copied frames.
+        first: First frame, in shown order.
+        last: One past the last frame.
+        position: Number of the first packet of copied frames in decoding order, else -1.
+    """
+
+    copied: bool
+    first: int
+    last: int
+    position: int = -1
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Segments of a clip, adjacent and in order.
+
+    Attributes:
+        segments: The segments; none where the source itself allows no copies.
+        reason: Reason why nothing is copied, or "".
+    """
+
+    segments: tuple[Segment, ...]
+    reason: str = ""
+
+    @property
+    def copied(self) -> int:
+        """Number of copied frames of the source."""
+        return sum(segment.last - segment.first for segment in self.segments if segment.copied)
+
+    def describe(self, frames: int) -> str:
+        """Return in words how the clip of so many frames is cut."""
+        return f"smart: {self.copied} of {frames} frames copied" if self.copied else f"encoded: {self.reason}"
+
+    @property
+    def mode(self) -> Literal["encode", "copy", "smart"]:
+        """Treatment of the clip: all encoded, all copied, or both."""
+        if not self.copied:
+            return "encode"
+        return "smart" if any(not segment.copied for segment in self.segments) else "copy"
+
+
+class Seams:
+    """Plan of a clip in the making, frame by frame in shown order.
+
+    Attributes:
+        decided: Number of frames whose segment is known.
+        segments: Segments so far, of the frames that are decided.
+    """
+
+    def __init__(self) -> None:
+        self.decided = 0
+        self.segments: list[Segment] = []
+        self._frames = 0
+        self._generation: int | None = None
+        self._begin: int | None = None  # of the run in work
+        self._position = self._highest = self._closed = 0
+        self._faults: set[str] = set()
+
+    def push(self, facts: FrameFacts) -> None:
+        """Take the next frame."""
+        if self._generation is None:
+            self._generation = facts.generation
+        frame, self._frames = self._frames, self._frames + 1
+        if self._begin is not None and not self._continues(facts, frame):
+            self._end_run(frame)
+        if self._begin is None:
+            if not self._may_begin(facts):
+                self._decide(False, frame + 1)
+                return
+            self._begin, self._position, self._highest, self._closed = frame, facts.position, 0, frame
+        self._highest = max(self._highest, facts.position - self._position)
+        if self._highest == frame - self._begin:
+            self._closed = frame + 1
+            if self._is_long_enough():
+                self._decide(True, self._closed)
+
+    def finish(self) -> Plan:
+        """Return the plan, once the last frame was pushed."""
+        if self._begin is not None:
+            self._end_run(self._frames)
+        if any(segment.copied for segment in self.segments):
+            return Plan(tuple(self.segments))
+        return Plan(tuple(self.segments), next(fault for fault in _ORDER if fault in self._faults))
+
+    @property
+    def needed(self) -> int | None:
+        """Number of the first packet, in decoding order, that frames which are not decided may need; None: later ones."""
+        return None if self._begin is None else self._position + max(0, self.decided - self._begin)
+
+    def _may_begin(self, facts: FrameFacts) -> bool:
+        if not facts.idr:
+            self._faults.add(OPEN if facts.key else NO_IDR)
+            return False
+        return self._is_usable(facts)
+
+    def _continues(self, facts: FrameFacts, frame: int) -> bool:
+        if frame - self._closed >= MOST_REORDERED or facts.position <= self._position:
+            return False
+        if facts.idr and self._closed != frame:  # a packet between shows nothing
+            return False
+        return self._is_usable(facts)
+
+    def _is_usable(self, facts: FrameFacts) -> bool:
+        fault = None
+        if not facts.whole or facts.position < 0:
+            fault = DAMAGED
+        elif facts.generation != self._generation:
+            fault = CHANGED
+        elif facts.shown != 1:
+            fault = VARIABLE
+        if fault is not None:
+            self._faults.add(fault)
+        return fault is None
+
+    def _is_long_enough(self) -> bool:
+        assert self._begin is not None
+        return self._closed - self._begin >= LEAST_COPIED
+
+    def _end_run(self, frame: int) -> None:
+        if not self._is_long_enough():
+            self._faults.add(LITTLE)
+        self._begin = None
+        self._decide(False, frame)
+
+    def _decide(self, copied: bool, last: int) -> None:
+        if last <= self.decided:
+            return
+        before = self.segments[-1] if self.segments else None
+        if (
+            before is not None
+            and before.copied == copied
+            and (not copied or before.first == self._begin)
+        ):
+            self.segments[-1] = Segment(copied, before.first, last, before.position)
+        else:
+            self.segments.append(Segment(copied, self.decided, last, self._position if copied else -1))
+        self.decided = last
+
+
+def plan(frames: Iterable[FrameFacts]) -> Plan:
+    """Return the plan of a clip of at least one frame.
+
+    Args:
+        frames: Facts of its frames in shown order.
+    """
+    seams = Seams()
+    for facts in frames:
+        seams.push(facts)
+    return seams.finish()
