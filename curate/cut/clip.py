@@ -13,7 +13,6 @@ from reelweave.curate.filters.sample import Floats
 from reelweave.curate.frames.picture import Geometry
 from reelweave.curate.shots.spans import Span
 
-
 CodecMode = Literal["encode", "copy", "smart"]
 
 

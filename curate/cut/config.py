@@ -79,5 +79,7 @@ class CutConfig(Settings):
     @model_validator(mode="after")
     def _smart_encoder(self) -> Self:
         if self.mode == "smart" and self.encoder != "x264":
-            raise ValueError("mode=smart encodes with x264 alone, whose parameter sets it can name; set encoder=x264")
+            raise ValueError(
+                "mode=smart encodes with x264 alone, whose parameter sets it can name; set encoder=x264"
+            )
         return self

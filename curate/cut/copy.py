@@ -122,7 +122,9 @@ def copyable(
     if timeline.shapes and (shape := shape_at(timeline.shapes, first)).first > 0:
         # Form and parameter sets are those of the first pictures.
         return f"its pictures change their shape before it, {timeline.shapes[0].change_to(shape)}"
-    return form_fault(form, size, timeline.deinterlace, max_bits) or _span_fault(form, timeline, units, first, last)
+    return form_fault(form, size, timeline.deinterlace, max_bits) or _span_fault(
+        form, timeline, units, first, last
+    )
 
 
 def form_fault(form: SourceFormat, size: Geometry, deinterlaced: bool, max_bits: int = 8) -> str | None:

@@ -242,10 +242,8 @@ class CutSource:
         shown: dict[Span, set[int]] = {}
 
         def observe(span: Span, frame_index: int, decoded: VideoFrame, finished: VideoFrame) -> None:
-            since_s, held_s = (
-                times_s[frame_index] - times_s[span.first],
-                times_s[frame_index + 1] - times_s[frame_index],
-            )
+            since_s = times_s[frame_index] - times_s[span.first]
+            held_s = times_s[frame_index + 1] - times_s[frame_index]
             if held_s < FLEETING_S and facts.timeline.pulldown is None:
                 if span not in shown:
                     shown[span] = set(facts.timeline.clip_frames(span.first, span.last).tolist())

@@ -1,7 +1,7 @@
 """Smart cuts beside encoded ones: the same spans, copied frames bit for bit, readers, processor time.
 
-    python -m tests.bench.smart_cut films FILES...       time and bytes of a whole pass in both modes, by turns
-    python -m tests.bench.smart_cut frames FILES...      every frame of every clip, in every reader
+python -m tests.bench.smart_cut films FILES...       time and bytes of a whole pass in both modes, by turns
+python -m tests.bench.smart_cut frames FILES...      every frame of every clip, in every reader
 """
 
 import hashlib
@@ -83,8 +83,11 @@ def compare(paths: list[Path]) -> int:
         for record, data in smart:
             if record.state != "kept":
                 continue
-            reasons[record.reason.split("; ")[-1].partition(": ")[0] + ": " + (
-                "" if "smart" in record.reason else record.reason.rpartition(": ")[2])] += 1
+            reasons[
+                record.reason.split("; ")[-1].partition(": ")[0]
+                + ": "
+                + ("" if "smart" in record.reason else record.reason.rpartition(": ")[2])
+            ] += 1
             clips, frames = clips + 1, frames + record.frames
             count, _ = copied_of(record.reason)
             copied += count

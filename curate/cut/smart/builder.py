@@ -154,13 +154,13 @@ class SmartClip:
 
     def _end_segment(self) -> None:
         encoder, self._encoder = self._encoder, None
-        samples = [one for _, one in sorted(self._copied, key=lambda numbered: numbered[0])]
+        samples = [sample_of for _, sample_of in sorted(self._copied, key=lambda numbered: numbered[0])]
         self._copied.clear()
         if encoder is not None and self._parts[-1].last > self._parts[-1].first:
             samples = encoder.finish()
             self._encoder_sets = encoder.sets
-        for one in samples:
-            self._add(one)
+        for encoded in samples:
+            self._add(encoded)
 
     def _add(self, one: Sample) -> None:
         self._samples.append(one)

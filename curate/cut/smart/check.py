@@ -103,15 +103,16 @@ def _compare(
 ) -> None:
     decoded = (frame for packet in [*packets, None] for frame in stream.codec_context.decode(packet))
     count = 0
-    for count, (number, frame) in enumerate(zip(wanted, decoded, strict=False), start=1):
+    for number, frame in zip(wanted, decoded, strict=False):
+        count += 1
         if frame.pts != stamps[number] or frame.is_corrupt:
             raise SeamError(f"frame {number} of its clip is not shown in its time, or decodes with damage")
-        known = expected.get(number)
-        if isinstance(known, int):
-            if checksum(frame) != known:
+        picture = expected.get(number)
+        if isinstance(picture, int):
+            if checksum(frame) != picture:
                 raise SeamError(f"frame {number} of its clip is not that of its source")
-        elif known is not None:
-            levels = float(np.abs(small_luma(frame).astype(np.int16) - known).mean())
+        elif picture is not None:
+            levels = float(np.abs(small_luma(frame).astype(np.int16) - picture).mean())
             if levels > _LEVELS + _LEVELS_PER_CRF * crf:
                 raise SeamError(f"frame {number} of its clip differs from its source by {levels:.1f} levels")
     if count != len(wanted):

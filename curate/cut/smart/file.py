@@ -29,17 +29,18 @@ def write(stream: VideoStream, sets: Sequence[bytes], samples: Sequence[Sample],
     Raises:
         CutError: MP4 cannot hold them.
     """
-    shown = [one.shown for one in samples]
+    shown = [stored.shown for stored in samples]
     try:
         file = Mp4()
         target = file.add_like(stream)
         target.codec_context.extradata = record(sets)
+        target.codec_context.bit_rate = 0  # the muxer measures that of the clip
         target.time_base = 1 / rate
-        for one, dts in zip(samples, decoding_times(shown), strict=True):
-            packet = Packet(one.data)
+        for stored, dts in zip(samples, decoding_times(shown), strict=True):
+            packet = Packet(stored.data)
             packet.stream, packet.time_base = target, 1 / rate
-            packet.pts, packet.dts, packet.duration = one.shown, dts, 1
-            packet.is_keyframe = one.is_key
+            packet.pts, packet.dts, packet.duration = stored.shown, dts, 1
+            packet.is_keyframe = stored.is_key
             file.container.mux_one(packet)
         return file.close()
     except (av.error.FFmpegError, ValueError) as error:

@@ -90,8 +90,8 @@ class SmartPackets:
 
     def take(self, packet: Packet[VideoStream]) -> None:
         """Note a packet, before it is decoded; it is marked with its number."""
-        number = len(self._flags)
-        packet.opaque = number
+        position = len(self._flags)
+        packet.opaque = position
         if not self._is_h264 or self._fault:
             self._flags.append(0)
             self._generations.append(0)
@@ -104,7 +104,7 @@ class SmartPackets:
                 self._fault = "its parameter sets change too often"
             else:
                 self._sets.append(tuple(self._current.values()))
-        if number < _LOOKED_AT and (build := _BUILD.search(data)) and int(build[1]) < _OLD_BUILD:
+        if position < _LOOKED_AT and (build := _BUILD.search(data)) and int(build[1]) < _OLD_BUILD:
             self._fault = "made by an early x264"
         if kinds & LAYERED:
             self._fault = "layers, partitions or auxiliary pictures"
@@ -112,7 +112,7 @@ class SmartPackets:
         self._flags.append(flags | (_WHOLE if is_sound(packet) else 0))
         self._generations.append(len(self._sets) - 1)
         if self.keeps:
-            self._bytes[number] = data
+            self._bytes[position] = data
             self.kept_bytes += len(data)
 
     def show(self, frame: VideoFrame, marks: object) -> None:
@@ -135,7 +135,7 @@ class SmartPackets:
         """
         if self.form is None:
             return "no frame"
-        if size.bits > 8:  # noqa: PLR2004
+        if size.bits > 8:
             return "clips of 10 bits"
         # Sets may lie in the packets alone.
         fault = form_fault(replace(self.form, header=self.form.header or b"\0"), size, deinterlaced)
@@ -175,7 +175,9 @@ class SmartPackets:
         if line.shapes and shape_at(line.shapes, span.first).first > 0:
             return "its pictures change their shape before it"
         sets = self.sets_at(span.first)
-        return self.source_fault(size, line.deinterlace) or ("damaged packets" if sets is None else sets.fault)
+        return self.source_fault(size, line.deinterlace) or (
+            "damaged packets" if sets is None else sets.fault
+        )
 
     def data(self, position: int) -> bytes | None:
         """Return the bytes of a packet that is kept."""
@@ -183,8 +185,8 @@ class SmartPackets:
 
     def drop_before(self, position: int) -> None:
         """Drop the bytes of earlier packets."""
-        for number in range(self._kept_from, position):
-            self.kept_bytes -= len(self._bytes.pop(number, b""))
+        for earlier in range(self._kept_from, position):
+            self.kept_bytes -= len(self._bytes.pop(earlier, b""))
         self._kept_from = max(self._kept_from, position)
 
     def drop_all(self) -> None:
@@ -200,31 +202,31 @@ class SmartPackets:
             if (kind := kind_of(unit)) not in (SPS, PPS):
                 continue
             try:
-                number = sequence_set(unit).id if kind == SPS else picture_set_ids(unit)[0]
+                set_id = sequence_set(unit).id if kind == SPS else picture_set_ids(unit)[0]
             except ParameterError as error:
                 self._fault = str(error)
                 return False
-            is_new |= self._current.get((kind, number)) != unit
-            self._current[kind, number] = unit
+            is_new |= self._current.get((kind, set_id)) != unit
+            self._current[kind, set_id] = unit
         return is_new
 
 
 def _look_at(sets: tuple[bytes, ...]) -> SetsOf:
     try:
-        known = [sequence_set(unit) for unit in sets if kind_of(unit) == SPS]
+        sequences = [sequence_set(unit) for unit in sets if kind_of(unit) == SPS]
         encoder_id = free_id(sets)
     except ParameterError as error:
         return SetsOf(sets, 0, str(error))
-    return SetsOf(sets, encoder_id or 0, next(_faults(sets, known, encoder_id), None))
+    return SetsOf(sets, encoder_id or 0, next(_faults(sets, sequences, encoder_id), None))
 
 
-def _faults(sets: tuple[bytes, ...], known: list[SequenceSet], encoder_id: int | None) -> Iterator[str]:
-    if not known or all(kind_of(unit) == SPS for unit in sets):
+def _faults(sets: tuple[bytes, ...], sequences: list[SequenceSet], encoder_id: int | None) -> Iterator[str]:
+    if not sequences or all(kind_of(unit) == SPS for unit in sets):
         yield "no parameter sets"
     if encoder_id is None:
         yield "all ids of parameter sets are used"
-    for one in known:
-        if one.chroma != 1 or max(one.luma_bits, one.chroma_bits) > 8:
+    for sequence in sequences:
+        if sequence.chroma != 1 or max(sequence.luma_bits, sequence.chroma_bits) > 8:
             yield "not 8-bit 4:2:0"
-        if not one.frames_only:
+        if not sequence.frames_only:
             yield "field pictures"

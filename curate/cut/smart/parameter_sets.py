@@ -86,7 +86,7 @@ def sequence_set(unit: bytes) -> SequenceSet:
     Raises:
         ParameterError: It is cut off or damaged.
     """
-    if len(unit) < 5:  # noqa: PLR2004 - header, profile, constraints, level, id
+    if len(unit) < 5:
         raise ParameterError("a parameter set is cut off")
     profile, constraints, level = unit[1:4]
     bits = _Bits(_EMULATION.sub(b"\0\0", unit[4:]))
@@ -96,21 +96,19 @@ def sequence_set(unit: bytes) -> SequenceSet:
     chroma, luma_bits, chroma_bits = 1, 8, 8
     if profile in _HIGH:
         chroma = bits.unsigned()
-        if chroma == 3:  # noqa: PLR2004 - 4:4:4 has a flag of separate planes
+        if chroma == 3:
             bits.take()
         luma_bits, chroma_bits = 8 + bits.unsigned(), 8 + bits.unsigned()
         bits.take()
         if bits.take():
-            _skip_scaling(bits, 8 if chroma != 3 else 12)  # noqa: PLR2004
+            _skip_scaling(bits, 8 if chroma != 3 else 12)
     bits.unsigned()
     _skip_order(bits)
     bits.unsigned()
     bits.take()
     bits.unsigned()
     bits.unsigned()
-    return SequenceSet(
-        set_id, profile, constraints, level, chroma, luma_bits, chroma_bits, bool(bits.take())
-    )
+    return SequenceSet(set_id, profile, constraints, level, chroma, luma_bits, chroma_bits, bool(bits.take()))
 
 
 def _skip_scaling(bits: _Bits, lists: int) -> None:
@@ -118,7 +116,7 @@ def _skip_scaling(bits: _Bits, lists: int) -> None:
         if not bits.take():
             continue
         last = following = 8
-        for _ in range(16 if at < 6 else 64):  # noqa: PLR2004 - six lists of 4x4
+        for _ in range(16 if at < 6 else 64):
             if following:
                 following = (last + bits.signed()) % 256
             last = following or last
@@ -187,8 +185,8 @@ def free_id(sets: Iterable[bytes]) -> int | None:
     Args:
         sets: Sequence and picture parameter sets.
     """
-    used = {sequence_set(unit).id if kind_of(unit) == SPS else picture_set_ids(unit)[0] for unit in sets}
-    return next((number for number in range(MOST_IDS) if number not in used), None)
+    used_ids = {sequence_set(unit).id if kind_of(unit) == SPS else picture_set_ids(unit)[0] for unit in sets}
+    return next((set_id for set_id in range(MOST_IDS) if set_id not in used_ids), None)
 
 
 def record(sets: Sequence[bytes]) -> bytes:
@@ -198,11 +196,11 @@ def record(sets: Sequence[bytes]) -> bytes:
         sets: Sequence and picture parameter sets of 4:2:0 with 8 bits, in order.
     """
     sequences, pictures = ([unit for unit in sets if kind_of(unit) == kind] for kind in (SPS, PPS))
-    known = [sequence_set(unit) for unit in sequences]
-    profile, level = max(one.profile for one in known), max(one.level for one in known)
+    fields = [sequence_set(unit) for unit in sequences]
+    profile, level = max(field.profile for field in fields), max(field.level for field in fields)
     constraints = 255
-    for one in known:
-        constraints &= one.constraints
+    for field in fields:
+        constraints &= field.constraints
     parts = [bytes((1, profile, constraints, level, 0xFF, 0xE0 | len(sequences)))]
     parts += [len(unit).to_bytes(2, "big") + unit for unit in sequences]
     parts.append(bytes((len(pictures),)))

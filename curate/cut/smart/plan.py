@@ -138,7 +138,7 @@ class Seams:
 
     @property
     def needed(self) -> int | None:
-        """Number of the first packet, in decoding order, that frames which are not decided may need; None: later ones."""
+        """Number of the first packet that undecided frames may need, in decoding order; None for later ones."""
         return None if self._begin is None else self._position + max(0, self.decided - self._begin)
 
     def _may_begin(self, facts: FrameFacts) -> bool:
@@ -180,11 +180,7 @@ class Seams:
         if last <= self.decided:
             return
         before = self.segments[-1] if self.segments else None
-        if (
-            before is not None
-            and before.copied == copied
-            and (not copied or before.first == self._begin)
-        ):
+        if before is not None and before.copied == copied and (not copied or before.first == self._begin):
             self.segments[-1] = Segment(copied, before.first, last, before.position)
         else:
             self.segments.append(Segment(copied, self.decided, last, self._position if copied else -1))

@@ -1,5 +1,6 @@
 """Sentences for the person who runs a curation: what kept clips lack, or were changed by."""
 
+import re
 from collections import Counter
 from collections.abc import Iterable
 
@@ -9,6 +10,9 @@ import pyarrow.compute as pc
 from reelweave.curate.caption.sidecars import CUT, FURTHER_KEYS, OTHER, UNUSED, describe_unused
 from reelweave.curate.run.tables.columns import column, equal, filter_rows
 from reelweave.loader.text import pluralize
+
+_SMART = re.compile(r"(?:; )?smart: (\d+) of (\d+) frames copied$")
+"""What a record says of a clip that ``cut.mode=smart`` copied in part."""
 
 
 def describe_captions(clips: Iterable[pa.Table], max_chars: int) -> tuple[str, ...]:
@@ -60,12 +64,16 @@ def describe_sidecars(clips: Iterable[pa.Table]) -> tuple[str, ...]:
 
 
 def describe_clips(clips: Iterable[pa.Table]) -> tuple[str, ...]:
-    """Return in words how many kept clips were changed as no mark asks for, or lack the sound of their film."""
+    """Return in words how many kept clips were changed as no mark asks for or cut smart, or lack their film's sound."""
     pictures: Counter[str] = Counter()
     silent: Counter[str] = Counter()
+    smart: Counter[str] = Counter()
     for table in clips:
         kept = filter_rows(table, equal(table, "state", "kept"))
-        pictures.update(filter(None, column(kept, "reason").to_pylist()))
+        for reason in filter(None, column(kept, "reason").to_pylist()):
+            if counts := _SMART.search(reason):
+                smart.update(clips=1, copied=int(counts[1]), frames=int(counts[2]))
+            pictures.update(filter(None, [_SMART.sub("", reason)]))
         # What an error says of one film stands behind a colon.
         left_out = (
             audio[6:-1].partition(": ")[0]
@@ -73,6 +81,8 @@ def describe_clips(clips: Iterable[pa.Table]) -> tuple[str, ...]:
             if audio[:6] == "none ("
         )
         silent.update(left_out)
+    if smart:
+        pictures[f"smart, {smart['copied']:,} of {smart['frames']:,} frames copied"] = smart["clips"]
     return tuple(
         f"{pluralize(count, 'clip')}: {reason} (accounting.parquet, reason)"
         for reason, count in sorted(pictures.items())

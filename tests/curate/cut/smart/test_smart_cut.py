@@ -1,0 +1,245 @@
+"""Smart cuts show the frames of the span: copied ones bit for bit, and edges as encoded clips do, in every reader."""
+
+from collections.abc import Sequence
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+import pytest
+
+from reelweave.curate.config import CurateConfig
+from reelweave.curate.cut import CutClip, CutConfig, cut
+from reelweave.curate.cut.smart import builder, edges
+from reelweave.curate.cut.smart.parameter_sets import units_of
+from reelweave.curate.shots.spans import Span
+from reelweave.curate.source_pass.scan import scan
+from tests.clip_readers import READERS, faults
+from tests.curate.frames.test_probe import edited
+from tests.cutting import clips_of, curated, describe, pictures
+from tests.media import CORPUS, NO_CORPUS, read_numbers, write_video
+from tests.thorough import beyond, but
+
+BOUNDS = [(0, 30), (31, 66), (70, 85)]
+GROUPS = {"g": "20", "bf": "3", "x264-params": "b-pyramid=normal:scenecut=0:keyint_min=20"}
+
+
+def params(words: str, **others: str) -> dict[str, object]:
+    return {"options": {"g": "20", "x264-params": f"scenecut=0:keyint_min=20:{words}", **others}}
+
+
+def smart(path: Path, bounds: Sequence[tuple[int, int]] = BOUNDS, **cut_values: Any) -> list[CutClip]:
+    """Smart cuts of frames ``[first, last)`` of a file, all of which are compared with the source."""
+    values = {"mode": "smart", "verify": "whole", **cut_values}
+    stage = CurateConfig.model_validate({"cut": values}).source_stage()
+    with path.open("rb") as file, scan(file, stage) as seen:
+        times_s = seen.timeline.times_s
+        wanted = [Span(first, last, float(times_s[first]), float(times_s[last])) for first, last in bounds]
+        found = list(cut(file, seen.timeline, wanted, seen.size, stage.cut, smart=seen.smart))
+    assert all(isinstance(clip, CutClip) for clip in found), found
+    return [clip for clip in found if isinstance(clip, CutClip)]
+
+
+def copied_in(clip: CutClip) -> int:
+    return int(clip.remark.split()[1]) if clip.remark.startswith("smart: ") else 0
+
+
+def check(
+    path: Path,
+    clips: list[CutClip],
+    bounds: Sequence[tuple[int, int]] = BOUNDS,
+    rate: Fraction = Fraction(25),
+) -> None:
+    """Each clip has the frames of its span in order: copies equal, edges near, times on the grid."""
+    whole = pictures(path)
+    for clip, (first, last) in zip(clips, bounds, strict=True):
+        ours = pictures(clip.data)
+        assert len(ours) == clip.frames == last - first
+        levels = [
+            float(np.abs(a.astype(np.int16) - b).mean()) for a, b in zip(ours, whole[first:last], strict=True)
+        ]
+        assert max(levels) < 4
+        assert sum(not distance for distance in levels) >= copied_in(clip)
+        described = describe(clip.data)
+        assert (described["first"], described["gaps"]) == (0, {1 / rate})
+
+
+def test_copied_frames_are_equal_and_every_reader_shows_each_frame(tmp_path: Path) -> None:
+    path = write_video(tmp_path / "a.mp4", (65, 35), options=GROUPS)
+    clips = smart(path)
+    check(path, clips)
+    assert [copied_in(clip) >= least for clip, least in zip(clips, (26, 22, 0), strict=True)] == [True] * 3
+    assert clips[1].codec_mode == "smart"
+    assert (clips[2].codec_mode, clips[2].remark) == ("encode", "encoded: too little to copy")
+    for clip, (first, last) in zip(clips, BOUNDS, strict=True):
+        assert read_numbers(clip.data) == list(range(first, last))
+        assert {name: faults(clip.data, name) for name in READERS} == {name: [] for name in READERS}
+
+
+SOURCES: dict[str, tuple[str, dict[str, Any]]] = {
+    "no B-frames": ("a.mp4", params("bframes=0")),
+    "16 B-frames in a pyramid": ("a.mp4", params("bframes=16:b-adapt=0:b-pyramid=normal:ref=16")),
+    "open groups with some IDR": (
+        "a.mp4",
+        {"options": {"g": "40", "x264-params": "open-gop=1:bframes=3:keyint=40:min-keyint=1"}},
+    ),
+    "baseline": ("a.mp4", params("bframes=0", profile="baseline")),
+    "main, two slices": ("a.mp4", params("slices=2:ref=4", profile="main")),
+    "ids of its own": ("a.mp4", params("sps-id=1")),
+    "HRD and recovery points": ("a.mp4", params("nal-hrd=vbr:vbv-maxrate=3000:vbv-bufsize=3000")),
+    "sets before each key frame": ("a.mkv", params("repeat-headers=1")),
+    "cropped": ("a.mp4", {**params("bframes=2"), "size": (166, 122)}),
+    "colours": ("a.mp4", params("colorprim=bt709:transfer=bt709:colormatrix=bt709")),
+    "a transport stream": ("a.ts", {**params("bframes=2:aud=1"), "start_s": 77.0}),
+    "AVI": ("a.avi", params("bframes=0")),
+    "AVI with B-frames": ("a.avi", params("bframes=3")),
+    "Matroska with ticks of a millisecond": ("a.mkv", {**params("bframes=3"), "rate": Fraction(30000, 1001)}),
+    "flash video": ("a.flv", params("bframes=3")),
+    "with sound": ("a.mp4", {**params("bframes=3"), "audio": True}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "kind", but(("no B-frames", "a transport stream", "16 B-frames in a pyramid"), SOURCES)
+)
+def test_sources_of_every_kind(kind: str, tmp_path: Path) -> None:
+    name, options = SOURCES[kind]
+    path = write_video(tmp_path / name, (65, 35), **options)
+    clips = smart(path)
+    check(path, clips, rate=Fraction(options.get("rate", 25)))
+    assert any(clip.remark.startswith("smart: ") for clip in clips), [clip.remark for clip in clips]
+    reader = sorted(READERS)[len(kind) % len(READERS)]
+    assert [faults(clip.data, reader, 3) for clip in clips] == [[], [], []]
+
+
+_NOT = "not 8-bit 4:2:0 of limited range"
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "remark"),
+    [
+        ("a.mp4", params("intra-refresh=1:bframes=0"), "encoded: open groups"),
+        ("a.mp4", {"options": {"g": "250", "x264-params": "scenecut=0"}}, "encoded: no IDR picture"),
+        ("a.mp4", {**params("interlaced=1")}, "encoded: it is interlaced"),
+        ("a.mp4", params("fake-interlaced=1"), "encoded: field pictures"),
+        ("a.mp4", {"codec": "mpeg4"}, "encoded: its codec is mpeg4, not h264"),
+        ("a.mp4", {"pix_fmt": "yuv420p10le"}, f"encoded: its pictures are yuv420p10le, {_NOT}"),
+        ("a.mp4", {"pix_fmt": "yuv422p"}, f"encoded: its pictures are yuv422p, {_NOT}"),
+        ("a.mp4", {"size": (161, 128), "pix_fmt": "yuv444p"}, None),
+    ],
+)  # fmt: skip
+def test_what_holds_nothing_to_copy_is_encoded(
+    name: str, options: dict[str, Any], remark: str | None, tmp_path: Path
+) -> None:
+    path = write_video(tmp_path / name, (65, 35), **options)
+    (clip,) = smart(path, [(31, 66)])
+    assert clip.codec_mode == "encode"
+    assert remark is None or clip.remark == remark
+    assert read_numbers(clip.data) == list(range(31, 66))
+
+
+def test_a_clip_of_a_source_without_copies_has_the_bytes_of_encode(tmp_path: Path) -> None:
+    path = write_video(tmp_path / "a.mp4", (65, 35), codec="mpeg4")
+    assert [clip.data for clip in smart(path)] == [clip.data for clip in clips_of(path, BOUNDS)]
+
+
+def test_equal_ids_would_be_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The trap that counts right and shows wrong pictures: the edges have the id of the source's sets."""
+
+    class SameId(edges.EdgeEncoder):
+        def __init__(self, size: Any, rate: Any, config: CutConfig, set_id: int, *, reorders: bool) -> None:
+            super().__init__(size, rate, config, 0, reorders=reorders)
+
+    path = write_video(tmp_path / "a.mp4", (65, 35), options={**GROUPS, "profile": "main", "crf": "30"})
+    monkeypatch.setattr(builder, "EdgeEncoder", SameId)
+    for verify in ("ends", "whole"):
+        (clip,) = smart(path, [(31, 66)], verify=verify)
+        assert clip.remark == "encoded: its smart cut did not verify"
+        assert read_numbers(clip.data) == list(range(31, 66))
+
+
+def test_sets_that_change_in_mid_film_divide_what_is_copied(tmp_path: Path) -> None:
+    for number in range(2):
+        write_video(
+            tmp_path / f"{number}.ts",
+            (50,),
+            first_scene=number,
+            start_s=2.0 * number,
+            **params(f"ref={1 + 3 * number}"),
+        )
+    path = tmp_path / "a.ts"
+    path.write_bytes(b"".join((tmp_path / f"{number}.ts").read_bytes() for number in range(2)))
+    clips = smart(path, [(0, 40), (41, 90)])
+    check(path, clips, [(0, 40), (41, 90)])
+    assert clips[1].remark == "encoded: changed parameter sets"
+
+
+def test_an_edit_list_of_the_source_hides_frames_from_smart_cuts_too(tmp_path: Path) -> None:
+    data = edited(write_video(tmp_path / "a.mp4", (60,), options=GROUPS).read_bytes(), 7, 45)
+    path = tmp_path / "edited.mp4"
+    path.write_bytes(data)
+    (clip,) = smart(path, [(0, 40)])
+    assert read_numbers(clip.data) == list(range(7, 47))
+    assert 22 < copied_in(clip) <= 27  # from frame 20 of the file on
+
+
+def test_lengths_of_two_bytes_become_four(tmp_path: Path) -> None:
+    path, short = write_video(tmp_path / "a.mp4", (65, 35), options=GROUPS), tmp_path / "short.mp4"
+    with av.open(str(path)) as source, av.open(str(short), "w") as target:
+        stream = source.streams.video[0]
+        written = target.add_stream_from_template(stream)
+        header = bytearray(stream.codec_context.extradata)
+        header[4] = 0xFC | 1
+        written.codec_context.extradata = bytes(header)
+        for packet in source.demux(stream):
+            if packet.size:
+                units = units_of(bytes(packet), 4)
+                other = av.Packet(b"".join(len(unit).to_bytes(2, "big") + unit for unit in units))
+                other.stream, other.time_base = written, packet.time_base
+                other.pts, other.dts, other.is_keyframe = packet.pts, packet.dts, packet.is_keyframe
+                target.mux(other)
+    clips = smart(short)
+    check(path, clips)
+    assert [clip.data for clip in clips] == [clip.data for clip in smart(path)]
+
+
+def test_frames_of_variable_rate_are_copied_where_each_is_shown_once(tmp_path: Path) -> None:
+    times_s = [at / 25 + (0.08 if at > 70 else 0) for at in range(100)]
+    path = write_video(tmp_path / "a.mp4", (100,), times_s=times_s, **params("bframes=2"))
+    (clip,) = smart(path, [(31, 95)])
+    numbers = read_numbers(clip.data)
+    assert numbers == [*range(31, 70), *[70] * 3, *range(71, 95)]
+    assert 40 < copied_in(clip) <= 30 + 15  # from frame 40 to 69, and from 80 on
+
+
+def test_the_whole_pass_sees_the_same_frames_and_gives_the_same_spans(tmp_path: Path) -> None:
+    path = write_video(tmp_path / "a.mp4", (65, 85), options=GROUPS, audio=True)
+    lengths = {"min_clip_s": 1.0, "max_clip_s": 2.0}
+    encoded = curated(path, tmp_path / "encoded", spans=lengths)
+    found = curated(path, tmp_path / "smart", spans=lengths, cut={"mode": "smart"})
+    again = curated(path, tmp_path / "again", spans=lengths, cut={"mode": "smart", "ahead_mb": 0})
+    assert [(record, data) for record, data in found] == again
+    for (record, _), (other, _) in zip(found, encoded, strict=True):
+        assert (record.key, record.frames, record.scores, record.audio) == (
+            other.key,
+            other.frames,
+            other.scores,
+            other.audio,
+        )
+        assert record.reason.startswith(("smart: ", "encoded: "))
+        assert not other.reason
+
+
+def test_smart_cuts_need_an_encoder_whose_sets_can_be_named() -> None:
+    with pytest.raises(ValueError, match="set encoder=x264"):
+        CutConfig(mode="smart", encoder="nvenc")
+
+
+@pytest.mark.skipif(not CORPUS.is_dir(), reason=NO_CORPUS)
+@pytest.mark.parametrize("name", beyond(1, ["duplicates/pair2_a.mp4", "originals/chaplin_policeman.mp4"]))
+def test_real_films(name: str) -> None:
+    path = CORPUS / name
+    clips = smart(path, [(20, 70)])
+    check(path, clips, [(20, 70)], rate=clips[0].rate)
+    assert faults(clips[0].data, "decord", 20) == []
