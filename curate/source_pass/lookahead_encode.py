@@ -24,6 +24,10 @@ from numpy.typing import NDArray
 from reelweave.curate.config import SourceStageConfig
 from reelweave.curate.cut.clip import CutError
 from reelweave.curate.cut.encode import ClipEncoder, codec_name
+from reelweave.curate.cut.smart.ahead import SmartAhead
+from reelweave.curate.cut.smart.builder import SmartClip
+from reelweave.curate.cut.smart.check import SeamError
+from reelweave.curate.cut.smart.plan import MOST_WAITING, Plan
 from reelweave.curate.filters.vectors import VECTOR_CODECS
 from reelweave.curate.frames.budget import most_bytes, most_frames, most_pixels
 from reelweave.curate.frames.child_process import give_back
@@ -55,6 +59,7 @@ class _Encoded:
     collected: ClipPictures  # without pictures
     shapes: tuple[tuple[int, ...], tuple[int, ...]]  # of pictures and fingerprint
     shown: NDArray[np.intp]  # number of frames of the clip for each frame of the source
+    plan: Plan | None  # of a smart cut
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,6 +115,7 @@ class LookaheadEncoder:
         source_bytes: int,
         config: SourceStageConfig,
         begin_pts: int | None,
+        smart: SmartAhead | None,
     ) -> None:
         assert header.rate is not None
         self._lookahead, self._pictures, self._spool, self._size = lookahead, pictures, spool, size
@@ -127,7 +133,8 @@ class LookaheadEncoder:
         self._kind = (0, 0, "")
         self._passed = 0  # frames that left the window
         self._clip: int | None = None  # first frame of the clip in work
-        self._encoder: ClipEncoder | None = None
+        self._encoder: ClipEncoder | SmartClip | None = None
+        self._smart = smart
         self._shown = array("L")  # of the clip in work, as of `_Encoded`
         self._slots = self._written = 0  # their sum, and frames of all clips
         self._most_pixels = most_pixels(source_bytes, config.probe)
@@ -194,6 +201,8 @@ class LookaheadEncoder:
         rate = self._timeline.clip_rate(span.first, span.last)
         if encoded.rate != rate or not shows(encoded.shown, span, self._timeline):
             return False
+        if self._smart is not None and not self._smart.agrees(encoded.plan, span, self._timeline):
+            return False
         times_s = self._timeline.times_s
         true_s, taken_s = (np.asarray(times[span.first : span.last]) for times in (times_s, self._times_s))
         return bool(np.abs((true_s - true_s[0]) - (taken_s - taken_s[0])).max() < _SAME_S)
@@ -247,6 +256,8 @@ class LookaheadEncoder:
                 self._open()
         if self._encoder is not None:
             self._show(frame, frame_index)
+        if self._smart is not None and not self._smart.drop_packets(frame_index, self._encoder):
+            self.close()
 
     def _open(self) -> None:
         assert self._clip is not None
@@ -259,8 +270,11 @@ class LookaheadEncoder:
             rate = self._timeline.rate
         self._rate, self._shown, self._slots = rate, array("L"), 0
         try:
-            codec = codec_name(config.encoder, self._size.bits)
-            self._encoder = ClipEncoder(codec, self._size, rate, config, self._left_bytes)
+            if self._smart is not None:
+                self._encoder = self._smart.begin(self._clip, rate, self._left_bytes)
+            if self._encoder is None:
+                codec = codec_name(config.encoder, self._size.bits)
+                self._encoder = ClipEncoder(codec, self._size, rate, config, self._left_bytes)
         except CutError:
             self.close()  # the second pass says why
 
@@ -313,6 +327,9 @@ class LookaheadEncoder:
             self._spool.write(clip)
             self._spool.write(collected.pictures.tobytes())
             self._spool.write(collected.fingerprint.tobytes())
+        except SeamError:  # the second pass encodes it
+            self._collector.drop()
+            return
         except (CutError, OSError):  # a full disk costs nothing but time
             self.close()
             return
@@ -320,7 +337,8 @@ class LookaheadEncoder:
         nothing = np.zeros((0, 1, 1), np.uint8)
         slim = replace(collected, pictures=nothing[..., None], fingerprint=nothing)
         shown = np.array(self._shown, np.intp)
-        self._encoded[self._clip] = _Encoded(last, self._rate, offset, len(clip), slim, shapes, shown)
+        plan = encoder.plan if isinstance(encoder, SmartClip) else None
+        self._encoded[self._clip] = _Encoded(last, self._rate, offset, len(clip), slim, shapes, shown, plan)
         self._pixels += (last - self._clip) * self._size.width * self._size.height
         if self._pixels > _GIVE_BACK_PIXELS:
             self._pixels = 0
@@ -334,6 +352,8 @@ class LookaheadEncoder:
         if self._encoder is not None:
             self._encoder.abandon()
             self._encoder = None
+        if self._smart is not None:
+            self._smart.close()
 
 
 def lookahead_of(
@@ -357,7 +377,7 @@ def lookahead_of(
     """
     cut, spans = config.cut, config.spans
     lookahead: Lookahead | ListedLookahead | None = None
-    if not header.rate or not header.pixel_format or cut.mode != "encode":
+    if not header.rate or not header.pixel_format or cut.mode in ("copy", "auto"):
         return None
     if segments:
         lookahead = listed_lookahead(segments, spans, float(header.rate), within=within)
@@ -366,7 +386,8 @@ def lookahead_of(
     if lookahead is None:
         return None
     min_frame_bytes = min(_decoded_bytes(header), _finished_bytes(header, config))
-    return lookahead if (lookahead.lag + _TURN) * min_frame_bytes <= cut.ahead_mb * 10**6 else None
+    waiting = lookahead.lag + _TURN + (MOST_WAITING if cut.mode == "smart" else 0)
+    return lookahead if waiting * min_frame_bytes <= cut.ahead_mb * 10**6 else None
 
 
 def _finished_bytes(header: Probe, config: SourceStageConfig) -> float:
@@ -393,6 +414,7 @@ def encode_ahead(
     source_bytes: int,
     config: SourceStageConfig,
     begin_pts: int | None = None,
+    smart: SmartAhead | None = None,
 ) -> Iterator[LookaheadEncoder]:
     """Return the encoder of a source's clips; it gives up when the context ends.
 
@@ -404,10 +426,11 @@ def encode_ahead(
         source_bytes: Size of the source, which limits the size of its clips.
         config: Configuration of the clips and their samples.
         begin_pts: Stamp from which times count; None for the first frame's.
+        smart: Source of smart cuts, for ``cut.mode=smart``.
     """
     with tempfile.TemporaryFile(prefix="reelweave-ahead-") as spool:
         ahead = LookaheadEncoder(
-            lookahead, Finisher(size), spool, size, header, time_base, source_bytes, config, begin_pts
+            lookahead, Finisher(size), spool, size, header, time_base, source_bytes, config, begin_pts, smart
         )
         try:
             yield ahead

@@ -11,6 +11,7 @@ from av.container import InputContainer
 from av.video.stream import VideoStream
 
 from reelweave.curate.config import SourceStageConfig
+from reelweave.curate.cut.smart.ahead import SmartAhead
 from reelweave.curate.cut.smart.packets import SmartPackets
 from reelweave.curate.cut.trim import NotedPackets
 from reelweave.curate.frames.container.edit_list import FAULT, misread_tracks
@@ -220,7 +221,7 @@ def _scan(file: BinaryIO, config: SourceStageConfig, segments: Sequence[Segment]
         ahead: LookaheadEncoder | None = None
         trims = config.cut.trim_s > 0 and config.cut.mode in ("copy", "auto") and header.container != "avi"
         noted = NotedPackets(stream) if trims else None
-        smart = SmartPackets(stream) if config.cut.mode == "smart" else None
+        smart = SmartPackets(stream, keeps=lookahead is not None) if config.cut.mode == "smart" else None
         notes = noted if smart is None else smart
         choice = choose_sound(container, stream, file) if config.cut.audio == "keep" else SoundChoice()
         packets = NotingDemuxer(container, choice.stream, None if notes is None else notes.take)
@@ -241,8 +242,9 @@ def _scan(file: BinaryIO, config: SourceStageConfig, segments: Sequence[Segment]
                 if noted is not None:
                     noted.begin(frame)
                 if lookahead is not None:
+                    cuts = None if smart is None else SmartAhead(stream, smart, size, config.cut)
                     ahead = stack.enter_context(
-                        encode_ahead(lookahead, size, header, time_base, container.size, config)
+                        encode_ahead(lookahead, size, header, time_base, container.size, config, smart=cuts)
                     )
             pts.append(frame.pts)
             durations.append(frame.duration or 0)

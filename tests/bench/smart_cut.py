@@ -18,7 +18,7 @@ from reelweave.curate.frames.source import open_video
 from tests.clip_readers import READERS, faults
 from tests.cutting import curated, pictures
 
-ROUNDS = 3
+ROUNDS = 2
 STRIDE = 5
 _AT_ONCE_PX = 3 * 10**8
 

@@ -25,7 +25,7 @@ class SmartClip:
     """Clip in the making. Frames wait until it is known whether their packets are copied, 25 at most.
 
     Args:
-        stream: Video stream of the source.
+        stream: Video stream of the source, opened.
         packets: Notes on its packets.
         packet: Function from the number of a packet to its bytes.
         first: First frame of the clip in the source.

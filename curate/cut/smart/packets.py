@@ -27,7 +27,7 @@ from reelweave.curate.cut.smart.parameter_sets import (
     sequence_set,
     units_of,
 )
-from reelweave.curate.cut.smart.plan import FrameFacts, Plan, plan
+from reelweave.curate.cut.smart.plan import DAMAGED, FrameFacts, Plan, plan
 from reelweave.curate.frames.frame_times import FrameTimes
 from reelweave.curate.frames.picture import Geometry, shape_at
 from reelweave.curate.shots.spans import Span
@@ -64,6 +64,7 @@ class SmartPackets:
         stream: Video stream of the source.
 
     Attributes:
+        kept_bytes: Size of the packets that are kept.
         keeps: True to keep the bytes of packets until they are dropped.
         form: Form of the source, once a frame was decoded.
         prefix: Bytes of the length prefixes of packets; None for start codes.
@@ -174,10 +175,18 @@ class SmartPackets:
         """Return why nothing of a span is copied whatever its packets are, or None."""
         if line.shapes and shape_at(line.shapes, span.first).first > 0:
             return "its pictures change their shape before it"
-        sets = self.sets_at(span.first)
-        return self.source_fault(size, line.deinterlace) or (
-            "damaged packets" if sets is None else sets.fault
-        )
+        return self.begin_fault(span.first, size, line.deinterlace)
+
+    def begin_fault(self, first: int, size: Geometry, deinterlaced: bool = False) -> str | None:
+        """Return why nothing can be copied into a clip that begins with a frame, or None; see `source_fault`."""
+        if fault := self.source_fault(size, deinterlaced):
+            return fault
+        sets = self.sets_at(first)
+        return DAMAGED if sets is None else sets.fault
+
+    def position_of(self, frame: int) -> int:
+        """Return the number of the packet of a frame; -1 where it is not known."""
+        return self._frames[frame]
 
     def data(self, position: int) -> bytes | None:
         """Return the bytes of a packet that is kept."""

@@ -79,6 +79,30 @@ SOURCES: dict[str, tuple[str, tuple[int, ...], dict[str, Any], bool]] = {
     "half a second without a frame": ("a.mp4", (50, 50), {"times_s": halting(100)}, True),
     "60 frames per second": ("a.mp4", (100, 100), {"rate": 60}, True),
     "AVI, which stores no times": ("a.avi", (50, 50), {"options": {"bf": "2"}}, True),
+    "smart cuts of groups of 20": (
+        "a.mp4",
+        (55, 75, 130),
+        {"audio": True, "options": {"g": "20", "bf": "3"}, "cut": {"mode": "smart"}},
+        True,
+    ),
+    "smart cuts of a transport stream": (
+        "a.ts",
+        (55, 75),
+        {"start_s": 9.0, "options": {"g": "20", "bf": "3"}, "cut": {"mode": "smart"}},
+        True,
+    ),
+    "smart cuts of variable rate": (
+        "a.mp4",
+        (50, 50),
+        {"times_s": lacking(100), "options": {"g": "20"}, "cut": {"mode": "smart"}},
+        True,
+    ),
+    "smart cuts of what cannot be copied": (
+        "a.mp4",
+        (50, 50),
+        {"codec": "mpeg4", "cut": {"mode": "smart"}},
+        True,
+    ),
     "AVI with a gap": ("a.avi", (50, 50), {"times_s": halting(100), "options": {"bf": "0"}}, False),
 }
 
@@ -86,17 +110,18 @@ SOURCES: dict[str, tuple[str, tuple[int, ...], dict[str, Any], bool]] = {
 @pytest.mark.parametrize(
     "kind",
     but(
-        ("B-frames and sound", "shorter than what it looks ahead"),
+        ("B-frames and sound", "shorter than what it looks ahead", "smart cuts of groups of 20"),
         SOURCES,
     ),
 )
 def test_one_pass_gives_the_bytes_of_two(kind: str, tmp_path: Path) -> None:
     name, scenes, options, ahead = SOURCES[kind]
-    path = write_video(tmp_path / name, scenes, **options)
-    twice = curated(path, config(0), tmp_path / "twice")
-    assert curated(path, config(512), tmp_path / "once") == twice
+    changes = {"cut": options.get("cut", {})}
+    path = write_video(tmp_path / name, scenes, **{key: options[key] for key in options if key != "cut"})
+    twice = curated(path, config(0, **changes), tmp_path / "twice")
+    assert curated(path, config(512, **changes), tmp_path / "once") == twice
     assert any(record.state == "kept" for record in twice[0].records)
-    assert all(ready(path, config(512))) is ahead
+    assert all(ready(path, config(512, **changes))) is ahead
 
 
 @pytest.mark.parametrize(
