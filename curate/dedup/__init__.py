@@ -75,7 +75,7 @@ def dedup(clips: DedupClips, config: DedupConfig) -> dict[str, Duplicate]:
     return {key: _point_at_kept(duplicate, by_key) for key, duplicate in by_key.items()}
 
 
-def contaminated(clips: DedupClips, evaluation: DedupClips, config: DedupConfig) -> dict[str, Duplicate]:
+def find_contaminated(clips: DedupClips, evaluation: DedupClips, config: DedupConfig) -> dict[str, Duplicate]:
     """Find the clips that are also in an evaluation set, by key; duplicates among the clips do not count."""
     duplicates: dict[int, Duplicate] = {}
     order, all_rows = evaluation.order(), np.arange(len(clips))

@@ -15,7 +15,7 @@ from reelweave.curate.frames.source import SourceError
 from reelweave.loader.dataset.publishing.tar_index import TAR_TABLE, TarIndex
 from reelweave.loader.dataset.schema import OPTIONAL, Row
 from reelweave.loader.dataset.tables.parquet import to_table
-from reelweave.loader.dataset.tars.media import NO_CAPTION, media_suffix, shortened, whole_caption
+from reelweave.loader.dataset.tars.media import NO_CAPTION, media_suffix, shorten, whole_caption
 from reelweave.loader.dataset.tars.tar_samples import read_sample
 from reelweave.loader.dataset.tars.tar_scan import TarSample, TarScan
 from reelweave.loader.errors import MachineError, RunError
@@ -161,7 +161,7 @@ def _describe_sample(region: bytes) -> Row:
     except SourceError as error:
         raise SourceError(f"its .{suffix} {error}") from error
     text, caption_source = whole_caption(members)
-    caption = shortened(text)
+    caption = shorten(text)
     digest = hashlib.sha256(media).hexdigest()
     row = dict(vars(found))
     marks = {mark: row.pop(mark) for mark in MARKS}

@@ -180,7 +180,7 @@ class Driver:
             elif isinstance(task, ClosedSource):
                 self._undone.note_success()
                 state.todo.close_source(task.uri, task.summary)
-                meter.done(task.uri, task.summary)
+                meter.mark_done(task.uri, task.summary)
             elif isinstance(task, WaitingSource):
                 waiting.append(task)
             elif isinstance(task, DonePart):
@@ -229,7 +229,7 @@ class Driver:
                 self._undone.add(task.uri, task.reason)
             elif isinstance(task, ClosedSource):
                 self._state.todo.close_source(task.uri, task.summary, task.fingerprint)
-                meter.done(task.uri)
+                meter.mark_done(task.uri)
 
         measure = MeasureScores(self._inputs.config.scores, self._inputs.ledger)
         curation_tasks: Iterable[CurationTask] = tasks
@@ -256,7 +256,7 @@ class Driver:
         def take(task: CurationTask) -> None:
             if isinstance(task, ClipTask):
                 self._take_clip(task)
-                meter.done(task.record.source)
+                meter.mark_done(task.record.source)
 
         curation_tasks: Iterable[CurationTask] = tasks
         stages = self._clip_pipeline(self._inputs.later)

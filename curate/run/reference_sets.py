@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from reelweave.curate.config import CurateConfig
-from reelweave.curate.dedup import DedupClips, DedupConfig, Duplicate, Vectors, contaminated, dedup
+from reelweave.curate.dedup import DedupClips, DedupConfig, Duplicate, Vectors, dedup, find_contaminated
 from reelweave.curate.ledger.ledger import Ledger
 from reelweave.curate.models.embed import STAGES
 from reelweave.curate.run.clip_arrays import ClipArrays
@@ -64,7 +64,7 @@ class ReferenceSets:
         """
         twins_by_key: dict[str, tuple[str, Duplicate]] = {}
         for uri in self.config.evaluation:
-            for key, twin in contaminated(clips, self.clips_of(uri), self.config).items():
+            for key, twin in find_contaminated(clips, self.clips_of(uri), self.config).items():
                 twins_by_key.setdefault(key, ("dedup.evaluation", twin))
         for uri in self.config.older:
             reference = self.clips_of(uri)

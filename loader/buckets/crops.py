@@ -47,13 +47,13 @@ def large_crops(index: PlanIndex, assignment: Assignment, chosen_N: Flags | None
     for part in parts(len(assignment.bucket_of)):
         bucket_n = assignment.bucket_of[part]
         counts_n = (bucket_n >= 0) & (True if chosen_N is None else chosen_N[part])
-        lost_n = _lost(index.height[part], index.width[part], aspect_U[bucket_n])
+        lost_n = _measure_cropped(index.height[part], index.width[part], aspect_U[bucket_n])
         lost_n = lost_n[counts_n & (lost_n > LARGE_CROP)]
         samples, largest = samples + len(lost_n), max(largest, float(lost_n.max(initial=0)))
     return Crops(samples, largest)
 
 
-def _lost(height_n: NDArray[Any], width_n: NDArray[Any], aspect_n: Floats) -> Floats:
+def _measure_cropped(height_n: NDArray[Any], width_n: NDArray[Any], aspect_n: Floats) -> Floats:
     """Return the share of pictures that covering a size of another aspect (log of width over height) crops away."""
     own_n = np.log(np.maximum(width_n, 1)) - np.log(np.maximum(height_n, 1))
     return np.asarray(1 - np.exp(-np.abs(own_n - aspect_n)))

@@ -12,7 +12,7 @@ import torch
 from reelweave.loader.errors import RunError, UsageError
 from reelweave.train.kernels.checks import check, check_qk
 from reelweave.train.kernels.eager import EAGER
-from reelweave.train.kernels.providers import PROVIDERS, chosen
+from reelweave.train.kernels.providers import PROVIDERS, choose_provider
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -62,7 +62,7 @@ def _check(options: argparse.Namespace) -> int:
 
         name, kernels = "nvrtc", KERNELS
     else:
-        name, kernels = chosen().provider.name, chosen().kernels or EAGER
+        name, kernels = choose_provider().provider.name, choose_provider().kernels or EAGER
     cases: Sequence[check.Case | check_qk.PairCase] = [*check.cases(), *check_qk.cases()]
     # 13 is coprime to the numbers of choices that the cases combine.
     cases, right = check.START if options.start else cases[:: 13 if options.quick else 1], True
@@ -81,7 +81,7 @@ def _check(options: argparse.Namespace) -> int:
 
 
 def _which(_options: argparse.Namespace) -> int:
-    print(f"{chosen().provider.name} ({chosen().reason})")
+    print(f"{choose_provider().provider.name} ({choose_provider().reason})")
     for other in PROVIDERS:
         print(f"  {other.name}: {other.missing() or 'works'}")
     return 0

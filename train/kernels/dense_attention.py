@@ -24,7 +24,7 @@ def dense_attention(
     parts = query_parts(B, H, L, k_BHMD.shape[2]) if q_BHLD.is_cuda else 1
     if parts > 1:
         return in_parts(q_BHLD, k_BHMD, v_BHMD, mask_BM, parts)
-    return _attended(q_BHLD, k_BHMD, v_BHMD, mask_BM)
+    return _attend(q_BHLD, k_BHMD, v_BHMD, mask_BM)
 
 
 def query_parts(samples: int, heads: int, queries: int, keys: int) -> int:
@@ -56,11 +56,11 @@ def in_parts(
         for x in (k_BHMD, v_BHMD)
     )
     mask = None if mask_BM is None else mask_BM.repeat_interleave(parts, dim=0)
-    y = _attended(part_q, part_k, part_v, mask)
+    y = _attend(part_q, part_k, part_v, mask)
     return y.transpose(1, 2).reshape(B, L, H, D).transpose(1, 2)
 
 
-def _attended(
+def _attend(
     q_BHLD: torch.Tensor, k_BHMD: torch.Tensor, v_BHMD: torch.Tensor, mask_BM: torch.Tensor | None
 ) -> torch.Tensor:
     mask = None if mask_BM is None else mask_BM[:, None, None, :]

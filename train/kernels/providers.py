@@ -109,7 +109,7 @@ def load(providers: Sequence[Provider], forced: str | None) -> LoadedProvider:
         candidates.remove(provider)
 
 
-def registered(
+def register(
     operator: str, reference: Callable[..., tuple[torch.Tensor, ...]], index: int
 ) -> Callable[..., tuple[torch.Tensor, ...]]:
     """Register the reference of an operator, and return `run` with these arguments."""
@@ -131,7 +131,7 @@ def run(
         index: index of the argument whose device and dtype decide.
         arguments: arguments of both; the last one is the rounding mode.
     """
-    x, kernels = arguments[index], chosen().kernels
+    x, kernels = arguments[index], choose_provider().kernels
     if kernels is not None and kernels.serves(x, arguments[-1]):
         outputs: tuple[Any, ...] | None = kernels.operators[operator](*arguments)
         if outputs is not None:
@@ -149,7 +149,7 @@ def checked_by_kernels(x: torch.Tensor, numerics: str) -> bool:
     """
     if torch.compiler.is_compiling() or type(x) not in _PLAIN:
         return False
-    kernels = chosen().kernels
+    kernels = choose_provider().kernels
     return kernels is not None and kernels.checks and kernels.serves(x, numerics)
 
 
@@ -191,7 +191,7 @@ def _without_autocast(x: torch.Tensor) -> AbstractContextManager[Any]:
 
 
 @cache
-def chosen() -> LoadedProvider:
+def choose_provider() -> LoadedProvider:
     """Return the provider in use here; loaded once per process.
 
     Raises:
@@ -202,7 +202,7 @@ def chosen() -> LoadedProvider:
 
 
 def _has_kernels() -> bool:
-    return chosen().kernels is not None
+    return choose_provider().kernels is not None
 
 
 # As torch.compiler.assume_constant_result does, which imports the compiler: two seconds of a process, for nothing.

@@ -83,7 +83,7 @@ class Bundle(nn.Module):
             twin = self._build()
         return initial_weights(twin, self._drawn)
 
-    def trained(self) -> dict[str, nn.Parameter]:
+    def trained_weights(self) -> dict[str, nn.Parameter]:
         """Return the trained parameters by name: none of frozen encoders, and only adapters under LoRA."""
         return {name: parameter for name, parameter in self.named_parameters() if parameter.requires_grad}
 
@@ -121,7 +121,7 @@ class Bundle(nn.Module):
 
     def _adapt(self, config: LoraConfig) -> None:
         if config.checkpoint is not None:
-            weights_of(config.checkpoint).load_(self.trained())
+            weights_of(config.checkpoint).load_(self.trained_weights())
         self.requires_grad_(False)
         adapt(self.dit, config)
 

@@ -134,7 +134,7 @@ class Denoiser(nn.Module):
         """
         raise NotImplementedError
 
-    def repeated(self) -> Sequence[nn.Module]:
+    def repeated_blocks(self) -> Sequence[nn.Module]:
         """Return the repeated blocks in order, the unit of sharding, compilation and checkpointing."""
         raise NotImplementedError
 
@@ -156,7 +156,7 @@ class Denoiser(nn.Module):
 
         Excludes layers with few rows: those of per-sample vectors (modulation), and of text alone.
         """
-        inside = {id(layer) for block in self.repeated() for layer in block.modules()}
+        inside = {id(layer) for block in self.repeated_blocks() for layer in block.modules()}
         named = ((name, layer) for name, layer in self.named_modules() if id(layer) in inside)
         return [
             layer
@@ -181,7 +181,9 @@ class Denoiser(nn.Module):
             raise UsageError(f"latents of {T}x{H}x{W} do not divide into model.patch={t, h, w}")
         return T // t, H // h, W // w
 
-    def placed(self, latent_size: Sequence[int], window: Window) -> tuple[tuple[int, int, int], torch.Tensor]:
+    def place_window(
+        self, latent_size: Sequence[int], window: Window
+    ) -> tuple[tuple[int, int, int], torch.Tensor]:
         """Return the token grid of the whole video and the index in it of each of a window's tokens, int64 [L].
 
         Args:

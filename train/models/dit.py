@@ -208,7 +208,7 @@ class DiT(Denoiser):
         """Build the blocks in order."""
         return [Block(self.config) for _ in range(self.config.layers)]
 
-    def repeated(self) -> Sequence[nn.Module]:
+    def repeated_blocks(self) -> Sequence[nn.Module]:
         return [block for block in self.blocks if not isinstance(block, nn.Identity)]
 
     def keep(self, indices: Container[int]) -> None:
@@ -255,7 +255,7 @@ class DiT(Denoiser):
         grid, patch = self.grid(x_BCTHW.shape[2:]), self.config.patch
         full_grid, pack = grid, WHOLE_SAMPLES
         if window is not None:
-            full_grid, local = self.placed(x_BCTHW.shape[2:], window)
+            full_grid, local = self.place_window(x_BCTHW.shape[2:], window)
             pack = TokenLayout(local=send_one(local, x_BCTHW.device), grids=[grid])
         values_BLV = self.denoise(tokens(x_BCTHW, patch), t_B, context_BMD, mask_BM, [full_grid], pack)
         return join(values_BLV.reshape(len(t_B), *grid, self.channels, -1), patch)
@@ -353,7 +353,7 @@ class DiT(Denoiser):
         pack: TokenLayout,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the tokens of video and text after the last block, from embedded tokens, times and text."""
-        for block in self.repeated():
+        for block in self.repeated_blocks():
             x_BLD = block(x_BLD, condition_BD, context_BMD, mask_BM, rotation, pack)
         return x_BLD, context_BMD
 

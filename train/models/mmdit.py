@@ -127,9 +127,9 @@ class MMDiT(DiT):
         if pack.joint is not None:
             joint = pack.joint
         elif pack.samples is not None and pack.captions is not None:
-            joint = JointSequence.packed(pack.samples, pack.captions)
+            joint = JointSequence.of_packed(pack.samples, pack.captions)
         else:
             joint = JointSequence.pad(x_BLD.shape[1], context_BMD.shape[1], mask_BM)
-        for block in self.repeated():
+        for block in self.repeated_blocks():
             x_BLD, context_BMD = block(x_BLD, context_BMD, condition_BD, rotation, joint, pack)
         return x_BLD, context_BMD

@@ -40,7 +40,7 @@ def export(saved: Weights, out: Path, dtype: str | None = None) -> None:
         ) from error
     check_parts(saved.uri, saved.state.frozen, vae_parts(config, losses=False), "accept")
     vae = VideoVae(config.model, config.seed)
-    saved.load_(vae.trained())
+    saved.load_(vae.trained_weights())
     if config.model.measures_statistics:
         statistics = LatentStatistics(vae.channels, torch.device("cpu"))
         saved.load_group_("latents", statistics.tensors)

@@ -96,7 +96,7 @@ class VideoVae(nn.Module):
         last: nn.Parameter = matrices[-1]
         return last
 
-    def trained(self) -> dict[str, nn.Parameter]:
+    def trained_weights(self) -> dict[str, nn.Parameter]:
         """Return the trained weights, by diffusers' names."""
         return {name: weight for name, weight in self.vae.named_parameters() if weight.requires_grad}
 

@@ -28,7 +28,7 @@ from reelweave.curate.frames.source import SourceError
 from reelweave.loader.dataset.colour.chain import Chain
 from reelweave.loader.dataset.colour.transparency import OverBlack
 from reelweave.loader.dataset.samples.frames.video_stream import codec_of, is_checked
-from reelweave.loader.dataset.samples.frames.vp9_sizes import bounded, is_left_out, refuse_huge
+from reelweave.loader.dataset.samples.frames.vp9_sizes import bound_packet, is_left_out, refuse_huge
 from reelweave.loader.errors import refuse_shortage
 
 _CUT_OFF = "the file is cut off within its last frame"
@@ -307,7 +307,7 @@ def bounded_packets(
     """Return what bounds the packets of a stream for a decoder of `codec_with_alpha`; libvpx takes any size."""
     if codec.codec.name != "libvpx-vp9":
         return lambda packet: packet
-    return _with_alpha if has_alpha_packets(stream) else bounded
+    return _with_alpha if has_alpha_packets(stream) else bound_packet
 
 
 def _with_alpha(packet: "Packet[VideoStream]") -> "Packet[VideoStream]":

@@ -101,7 +101,7 @@ def find_code(stage: str, use: str) -> StageCode:
     return _module_code(stage, use, "")
 
 
-def installed() -> list[importlib.metadata.EntryPoint]:
+def list_installed() -> list[importlib.metadata.EntryPoint]:
     """Return the entry points of all installed stages, by name; none is imported."""
     return sorted(importlib.metadata.entry_points(group=GROUP), key=lambda point: (point.name, point.value))
 
@@ -121,7 +121,7 @@ def _read(path: Path, named: str) -> bytes:
 
 
 def _installed_stage(stage: str) -> StageCode:
-    all_points = installed()
+    all_points = list_installed()
     points = {point.value: point for point in all_points if point.name == stage}
     if not points:
         names = sorted({point.name for point in all_points})

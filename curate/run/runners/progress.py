@@ -115,7 +115,7 @@ class Meter:
         self._at_work: tuple[tuple[str, float, float, str], ...] = ()
         self._lock = threading.RLock()
 
-    def done(self, uri: str, summary: SourceSummary) -> None:
+    def mark_done(self, uri: str, summary: SourceSummary) -> None:
         with self._lock:
             self._partly.pop(uri, None)
             if uri in self._waiting:
@@ -137,7 +137,7 @@ class Meter:
     def show(self, current: str = "") -> Progress:
         """Report, and keep the status file fresh."""
         with self._lock:
-            return self._shown(current)
+            return self._report_progress(current)
 
     def show_at_work(self) -> None:
         """Report the source that is longest in work and how far it is; called by a thread of its own."""
@@ -148,7 +148,7 @@ class Meter:
                 self._at_work = tuple(active[:SLOWEST])
                 self.show(f"{_part_name(uri, part)}: {share:.0%} after {seconds / 60:.0f} min")
 
-    def _shown(self, current: str) -> Progress:
+    def _report_progress(self, current: str) -> Progress:
         self.last = progress = self._progress(current)
         self._report(progress)
         if time.monotonic() - self._written_at >= _STATUS_EVERY_S or not self._waiting:
@@ -221,7 +221,7 @@ class ClipMeter:
         self._done, self._began, self._written_at = 0, time.monotonic(), float("-inf")
         self._show("")
 
-    def done(self, source: str) -> None:
+    def mark_done(self, source: str) -> None:
         """Count a clip of a source."""
         self._done += 1
         self._show(source)

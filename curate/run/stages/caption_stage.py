@@ -81,7 +81,7 @@ class CaptionClips:
 
     def prepare(self, task: ClipTask, read: ReadClip) -> CaptionInput | Caption | Fault:
         """Return the caption of a clip that has a written one, and the model's input for another."""
-        written = None if self.captioner and self.config.overwrite_written else self._written(task)
+        written = None if self.captioner and self.config.overwrite_written else self._find_written(task)
         if isinstance(written, Fault) or (written and written.text):
             return written
         if self.captioner is None:
@@ -104,7 +104,7 @@ class CaptionClips:
             for stage_input in inputs
         ]
 
-    def _written(self, task: ClipTask) -> Caption | Fault:
+    def _find_written(self, task: ClipTask) -> Caption | Fault:
         """Return the written caption of a clip; sidecars are asked for once for adjacent clips of one source."""
         key = (
             task.record.source,

@@ -49,10 +49,10 @@ def media_suffix(suffixes: Iterable[str]) -> str | None:
 def caption_of(members: Mapping[str, bytes | memoryview]) -> tuple[str, str]:
     """Return a sample's caption, and its origin, see `whole_caption`; above ``MAX_CAPTION_CHARS`` cut at a word."""
     text, source = whole_caption(members)
-    return shortened(text), source
+    return shorten(text), source
 
 
-def shortened(text: str) -> str:
+def shorten(text: str) -> str:
     """Return a text, cut at a word where it has more than ``MAX_CAPTION_CHARS`` characters."""
     if len(text) <= MAX_CAPTION_CHARS:
         return text

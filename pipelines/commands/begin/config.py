@@ -106,7 +106,7 @@ def _schema(options: argparse.Namespace) -> None:
 def _stages(options: argparse.Namespace) -> None:
     """List stages; of those that are installed only what the configuration names is imported."""
     from reelweave.curate.config import CurateConfig
-    from reelweave.curate.models.custom.code import installed, version_of
+    from reelweave.curate.models.custom.code import list_installed, version_of
     from reelweave.curate.models.custom.configured import stage_class
 
     config = read_given(options.config, options.set).validate(CurateConfig)
@@ -123,7 +123,7 @@ def _stages(options: argparse.Namespace) -> None:
                 "keys": {key: field.description for key, field in type(stage_config).model_fields.items()},
             }
         )
-    for point in installed():
+    for point in list_installed():
         if point.name not in config.stages:
             rows.append(
                 {

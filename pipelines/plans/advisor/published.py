@@ -8,7 +8,7 @@ from reelweave.train.models.published.families.registry import FAMILIES
 from reelweave.train.models.published.size import PublishedSize
 
 
-def _published(
+def _describe_model(
     name: str, sizes: PublishedSize, joint_text: bool, frames: int, height: int, width: int, steps: int
 ) -> VideoModel:
     """Return a family's model for a video.
@@ -58,7 +58,7 @@ def _places(height: int, width: int, rows: int, columns: int) -> tuple[int, int]
 
 
 MODELS = {
-    name: partial(_published, name, sizes, family.joint_text)
+    name: partial(_describe_model, name, sizes, family.joint_text)
     for family in FAMILIES
     for name, sizes in family.sizes.items()
 } | {"open-sora-1.2": _open_sora}

@@ -45,7 +45,7 @@ def dedup(
 def contaminated(
     items: Sequence[DedupItem], evaluation: Sequence[DedupItem], config: DedupConfig
 ) -> dict[str, Duplicate]:
-    return deduplication.contaminated(columns(items), columns(evaluation), config)
+    return deduplication.find_contaminated(columns(items), columns(evaluation), config)
 
 
 @cache

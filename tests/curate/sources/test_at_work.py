@@ -42,12 +42,12 @@ def test_finished_sources_are_counted_by_state_and_stay_in_the_status_of_later_s
     before = Finished({"raw/a.mp4"}.__contains__, states={"failed": 1}, failed=1)
     meter = Meter(sources, before, lambda _: None, ledger)
     good, bad = Record("raw/b.mp4", key="b"), Record("raw/c.mp4", state="failed")
-    meter.done("raw/b.mp4", SourceSummary((good, replace(bad, source="raw/b.mp4"))))
-    meter.done("raw/c.mp4", SourceSummary((bad,)))
-    meter.done("raw/c.mp4", SourceSummary((bad,)))  # told twice, after a lost node
+    meter.mark_done("raw/b.mp4", SourceSummary((good, replace(bad, source="raw/b.mp4"))))
+    meter.mark_done("raw/c.mp4", SourceSummary((bad,)))
+    meter.mark_done("raw/c.mp4", SourceSummary((bad,)))  # told twice, after a lost node
     assert meter.last is not None
     assert meter.last.sources == {"done": 1, "failed": 2}
-    ClipMeter(1, lambda _: None, ledger, meter.last).done("raw/b.mp4")
+    ClipMeter(1, lambda _: None, ledger, meter.last).mark_done("raw/b.mp4")
     assert ledger.notes.read("status")["phase"] == "caption"
     assert ledger.notes.read("status")["sources"] == {"done": 1, "failed": 2}
 

@@ -8,7 +8,7 @@ from av.packet import Packet
 
 from reelweave.curate.foreign.probe import probe
 from reelweave.loader.dataset.samples.frames.video_stream import decode_stream, open_clip
-from reelweave.loader.dataset.samples.frames.vp9_sizes import bounded, frames_of, stated_size
+from reelweave.loader.dataset.samples.frames.vp9_sizes import bound_packet, frames_of, stated_size
 from tests.cutting import curated
 from tests.media import write_video
 from tests.player import ffmpeg
@@ -44,7 +44,7 @@ def test_a_frame_of_any_size_is_refused_before_it_is_decoded(film: Path) -> None
     first = packets(film)[0]
     assert stated_size(grown(first)) == (65536, 65536, True)
     with pytest.raises(av.error.InvalidDataError, match="65536x65536"):
-        bounded(Packet(grown(first)))
+        bound_packet(Packet(grown(first)))
     data = film.read_bytes()
     at = data.find(first)
     huge = data[:at] + grown(first) + data[at + len(first) :]
@@ -54,9 +54,9 @@ def test_a_frame_of_any_size_is_refused_before_it_is_decoded(film: Path) -> None
 
 def test_a_frame_behind_another_without_an_index_is_none(film: Path) -> None:
     first = packets(film)[0]
-    single = bytes(bounded(Packet(first + grown(first))))
+    single = bytes(bound_packet(Packet(first + grown(first))))
     assert [len(frame) for frame in frames_of(single)] == [2 * len(first)]
-    assert bytes(bounded(Packet(single))) == single
+    assert bytes(bound_packet(Packet(single))) == single
 
 
 def test_packets_that_an_edit_list_leaves_out_show_no_frame(film: Path, tmp_path: Path) -> None:

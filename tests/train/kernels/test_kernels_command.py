@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from reelweave.train.kernels.__main__ import main
-from reelweave.train.kernels.providers import chosen
+from reelweave.train.kernels.providers import choose_provider
 
 without_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
 
@@ -19,6 +19,6 @@ def test_without_a_gpu_there_is_nothing_to_check_and_eager_computes(capsys, monk
     assert lines[0].startswith("eager (")
     assert [line.split(":")[0].strip() for line in lines[1:]] == ["nvrtc", "eager"]
     monkeypatch.setenv("REELWEAVE_KERNELS", "nvrtc")
-    chosen.cache_clear()  # a process chooses once
+    choose_provider.cache_clear()  # a process chooses once
     assert main(["which"]) == 2
     assert "REELWEAVE_KERNELS=nvrtc cannot work here: no NVIDIA GPU" in capsys.readouterr().err

@@ -285,8 +285,8 @@ def test_models_refuse_the_same_with_kernels_and_without(launcher, monkeypatch, 
         return qk_norm_operator(heads, heads, torch.ones(16), torch.ones(8))
 
     messages = []
-    for chosen in (providers.chosen, lambda: loaded):
-        monkeypatch.setattr(providers, "chosen", chosen)
+    for chosen in (providers.choose_provider, lambda: loaded):
+        monkeypatch.setattr(providers, "choose_provider", chosen)
         for _ in range(2):  # a plan that could not be made is not kept
             with pytest.raises(UsageError) as refused:
                 call()
@@ -296,7 +296,7 @@ def test_models_refuse_the_same_with_kernels_and_without(launcher, monkeypatch, 
 
 def test_angles_that_ask_for_a_gradient_are_refused_by_every_call(launcher, monkeypatch):
     loaded = providers.LoadedProvider(providers.PROVIDERS[-1], kernels_over(launcher), "")
-    monkeypatch.setattr(providers, "chosen", lambda: loaded)
+    monkeypatch.setattr(providers, "choose_provider", lambda: loaded)
     heads, angles = torch.randn(1, 2, 1, 8), torch.zeros(2, 4)
     qk_norm_operator(heads, heads, rotation=(angles, angles))
     with pytest.raises(UsageError, match="asks for a gradient"):

@@ -244,7 +244,7 @@ def test_each_block_compiles_whole(kind):
     denoiser = model(KINDS[kind].model_copy(update={"layers": 1}))
     expected = denoiser(*inputs())
     torch._dynamo.reset()
-    for block in denoiser.repeated():
+    for block in denoiser.repeated_blocks():
         block.compile(backend="aot_eager", fullgraph=True)
     torch.testing.assert_close(denoiser(*inputs()), expected)
 
@@ -327,7 +327,7 @@ def test_a_joint_block_is_what_the_paper_draws(last):
 
 def test_joint_streams_come_apart_as_they_were_joined():
     video, text = torch.randn(1, 2, 9, 4), torch.randn(1, 2, 6, 4)
-    joint = JointSequence.packed(
+    joint = JointSequence.of_packed(
         *(Segments.of(lengths, torch.device("cpu")) for lengths in ([5, 1, 3], [1, 3, 2]))
     )
     joined = joint.join(video, text)

@@ -83,7 +83,7 @@ def test_adapters_learn_and_nothing_else_is_saved(wan):
         assert same == (".lora_" not in name), name
     for group in ("model", "ema"):
         saved = tensors(folder / "run", group)
-        assert set(saved) == set(after.trained())
+        assert set(saved) == set(after.trained_weights())
         assert all(".lora_" in name for name in saved)
     # Two matrices of rank 4 on four layers of 32 x 32, in two attentions of two blocks.
     assert sum(weight.numel() for weight in saved.values()) == 2 * 2 * 4 * 2 * 4 * 32
@@ -189,7 +189,7 @@ def drawn(tmp_path_factory):
     config = wan_pipelines.configured(folder, "2.2 A14B T2V", lora={"rank": 4, "alpha": 6.0})
     bundle = Bundle(config).eval()
     torch.manual_seed(2)
-    for weight in bundle.trained().values():
+    for weight in bundle.trained_weights().values():
         torch.nn.init.normal_(weight.data, std=0.1)
     return folder, Trained("drawn", config, bundle, 1, "model")
 
@@ -311,7 +311,7 @@ def test_merged_it_is_a_published_model_of_its_own(diffusers, wan, tmp_path):
 @pytest.mark.parametrize("variant", ["cogvideox", "hunyuan", "cosmos"])
 def test_every_family_has_layers_that_are_adapted(tmp_path, variant):
     bundle = Bundle(run_config(tmp_path, variant, lora=LORA))
-    trained = bundle.trained()
+    trained = bundle.trained_weights()
     assert trained
     assert all(name.startswith("dit.") and ".lora_" in name for name in trained)
     export_layers = {name.split(".lora_")[0] for name in trained}
@@ -333,7 +333,7 @@ def test_a_frozen_base_may_be_bfloat16(tmp_path):
         config.model_dump() | {"model": config.model.model_copy(update={"dtype": "bfloat16"})}
     )
     bundle = Bundle(config)
-    assert {weight.dtype for weight in bundle.trained().values()} == {torch.float32}
+    assert {weight.dtype for weight in bundle.trained_weights().values()} == {torch.float32}
     assert bundle.dit.model.blocks[0].ffn.net[0].proj.weight.dtype == torch.bfloat16
     result = Trainer(config, ClipStream(), tmp_path / "run").run()
     full = config.model_copy(
@@ -421,12 +421,12 @@ def test_checkpointed_blocks_drop_the_same_again(tmp_path, policy):
         config = run_config(tmp_path, "wan", lora=lora, parallel={"activation_checkpointing": policy})
         bundle = Bundle(config).train()
         torch.manual_seed(5)
-        for weight in bundle.trained().values():
+        for weight in bundle.trained_weights().values():
             torch.nn.init.normal_(weight.data, std=0.1)
         parallelize(bundle.dit, Ranks.of(config.parallel, World(0, 1, CPU)), config)
         torch.manual_seed(6)
         bundle.dit(*asked()).square().mean().backward()
-        return {name: weight.grad for name, weight in bundle.trained().items()}, torch.rand(3)
+        return {name: weight.grad for name, weight in bundle.trained_weights().items()}, torch.rand(3)
 
     expected, then = gradients("none")
     found, after = gradients(policy)

@@ -255,7 +255,7 @@ def test_a_pack_trains_as_its_samples_do_in_microbatches_of_their_own(objective)
     torch.testing.assert_close(found.each.detach(), torch.cat(single), rtol=1e-5, atol=0)
     assert found.work == tuple(map(sum, zip(*single_work, strict=True)))
     errors = relative_errors(
-        *({name: p.grad for name, p in trained.trained().items()} for trained in (packed, alone))
+        *({name: p.grad for name, p in trained.trained_weights().items()} for trained in (packed, alone))
     )
     assert {name: error for name, error in errors.items() if not error <= 1e-5} == {}
 
@@ -270,7 +270,7 @@ def test_a_pack_trains_in_bfloat16():
 def test_some_steps_on_packs_lower_the_loss():
     config, (_, pack) = tiny_config(), clips()
     bundle = Bundle(config)
-    optimizer = torch.optim.AdamW(bundle.trained().values(), lr=4e-3)
+    optimizer = torch.optim.AdamW(bundle.trained_weights().values(), lr=4e-3)
     curve = []
     for _ in range(30):
         optimizer.zero_grad()

@@ -101,13 +101,13 @@ def same_step(
     with join("cpu") as world:
         config, step = config_of(model, lora, pp=world.size, pp_schedule=schedule), batches(sizes, packed)
         whole = Bundle(config)
-        stir_(whole.trained())
+        stir_(whole.trained_weights())
         expected = []
         for batch in step:
             expected.append(losses(whole, config, batch, world.device))
             share(batch, expected[-1]).backward()
         layout = lay_out(config, Ranks.of(config.parallel, world))
-        assert layout.count == sum(weight.numel() for weight in whole.trained().values())
+        assert layout.count == sum(weight.numel() for weight in whole.trained_weights().values())
         assert held(layout.bundle) < 0.75 * held(whole)
         stir_(layout.weights)
         layout.zero_gradients()
@@ -124,7 +124,7 @@ def same_step(
             for one, other in zip(own, expected, strict=True):
                 close(one.each, other.each)
                 assert (one.work, one.video_tokens) == (other.work, other.video_tokens)
-        wanted = whole.trained()
+        wanted = whole.trained_weights()
         errors = relative_errors(
             {name: weight.grad for name, weight in layout.weights.items()},
             {name: wanted[name].grad for name in layout.weights},

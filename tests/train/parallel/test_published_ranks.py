@@ -70,10 +70,10 @@ def test_two_ranks_train_what_one_trains(on_two_ranks, alone, name):
     out, _ = on_two_ranks
     config, run_alone = alone[name]
     assert losses(out / name) == pytest.approx(losses(run_alone), rel=1e-4)
-    started = Bundle(config).trained()
+    started = Bundle(config).trained_weights()
     for group in ("ema", "model"):
         found, expected = (
-            load_trained(str(run), torch.device("cpu"), group).bundle.trained()
+            load_trained(str(run), torch.device("cpu"), group).bundle.trained_weights()
             for run in (out / name, run_alone)
         )
         assert set(found) == set(expected) == set(started)
@@ -120,7 +120,7 @@ def test_a_rank_reads_and_holds_its_own_part_alone(started, name):
     whole = Bundle(configs[name].model_copy(update={"parallel": ParallelConfig()}))
     expected = hashes(whole)
     size = sum(weight.numel() for key, weight in whole.dit.named_parameters() if ".lora_" not in key)
-    adapters = sum(weight.nbytes for weight in whole.trained().values()) if configs[name].lora else 0
+    adapters = sum(weight.nbytes for weight in whole.trained_weights().values()) if configs[name].lora else 0
     encoders = sum(tensor.nbytes for tensor in (*whole.tokenizer.buffers(), *whole.text.parameters()))
     buffers = sum(buffer.nbytes for buffer in whole.dit.buffers())
     shards = 4 if name.startswith("fsdp") else 2 if name.startswith("hsdp") else 1

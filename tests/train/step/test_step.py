@@ -42,7 +42,7 @@ def mixed():
 
 
 def gradient(bundle):
-    return torch.cat([weight.grad.flatten() for weight in bundle.trained().values()])
+    return torch.cat([weight.grad.flatten() for weight in bundle.trained_weights().values()])
 
 
 def stepped(bundle, batches, denominator):
@@ -52,8 +52,8 @@ def stepped(bundle, batches, denominator):
     for batch in batches:
         step.add(batch, losses(bundle, tiny_config(), batch, ALONE.device)).backward()
     loss, tokens = step.mean(step.sums(read(step.means)), 1, 1)
-    step.normalise_(bundle.trained().values())
-    step.spread_(bundle.trained().values())
+    step.normalise_(bundle.trained_weights().values())
+    step.spread_(bundle.trained_weights().values())
     return loss, tokens, gradient(bundle)
 
 

@@ -111,7 +111,7 @@ class Model:
             )
             losses_B = losses(self.bundle, self.config, batch, torch.device("cpu")).each
             (batch.weight * losses_B.mean()).backward()
-        return torch.cat([w.grad.flatten() for w in self.bundle.trained().values()]).numpy()
+        return torch.cat([w.grad.flatten() for w in self.bundle.trained_weights().values()]).numpy()
 
 
 def footage(row: int) -> torch.Tensor:

@@ -74,8 +74,8 @@ def test_adapters_are_decayed(tmp_path: Path) -> None:
 def test_of_our_own_models_all_matrices_are_decayed_as_ever(kind: str) -> None:
     model = {"kind": kind, "hidden": 48, "heads": 2, "layers": 1, "adaln_rank": 4}
     bundle = Bundle(TrainConfig(model=model))
-    matrices = {name for name, parameter in bundle.trained().items() if parameter.ndim > 1}
-    assert decayed_weights(bundle) & bundle.trained().keys() == matrices
+    matrices = {name for name, parameter in bundle.trained_weights().items() if parameter.ndim > 1}
+    assert decayed_weights(bundle) & bundle.trained_weights().keys() == matrices
 
 
 @pytest.mark.parametrize("kind", beyond(1, [tiny.WAN, tiny.COSMOS]))

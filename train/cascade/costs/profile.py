@@ -103,7 +103,7 @@ def profile(
     parallelize(bundle.dit, Ranks(Mesh(dp_replicate=world.size), world), config.layout)
     bundle.to(world.device)
     narrowed = narrowed_names(bundle, config.dtype)
-    for name, weight in bundle.trained().items():
+    for name, weight in bundle.trained_weights().items():
         hold_(weight, name in narrowed)
     runners = {degree: _errors_of(bundle.dit, degree, world) for degree in degrees_of(bundle.dit, world.size)}
     fits = False

@@ -141,7 +141,9 @@ class Cascades:
         if self._config.cascade.gradient_sum == "representatives":
             self._chosen = Representatives.of(planned.schedule)
         step_ops = (
-            work if self._chosen is None else WholeGradients(work, list(self._bundle.trained().values()))
+            work
+            if self._chosen is None
+            else WholeGradients(work, list(self._bundle.trained_weights().values()))
         )
         report = self._executor.run(planned.schedule, step_ops, clock)
         self.last = ExecutedStep(planned, report.runs)

@@ -30,7 +30,7 @@ def run_by_cascades(layout: ParallelModel, config: CascadesConfig) -> "Cascades"
             " grey frames behind it: set parallel.schedule=static"
         )
     # A rank without a DiT in a step joins the gradient sum with zeros.
-    for parameter in layout.bundle.trained().values():
+    for parameter in layout.bundle.trained_weights().values():
         if parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
     layout.executor = cascades = Cascades(layout.bundle, config, layout.ranks.world)

@@ -93,7 +93,7 @@ def worst(kernels: Kernels, device: torch.device, case: Case | PairCase) -> floa
     """
     if isinstance(case, PairCase):
         return check_qk.worst(kernels, device, case)
-    case_inputs = _given(case, device)
+    case_inputs = _make_inputs(case, device)
     kernels = with_references(kernels) if kernels.serves(case_inputs.residual, "fp32") else EAGER
     scale, shift, rest = (
         case_inputs.scale,
@@ -141,7 +141,7 @@ START: tuple[Case | PairCase, ...] = (
 
 
 @dataclass(frozen=True)
-class _Given:
+class _Inputs:
     """Input tensors of a case."""
 
     residual: torch.Tensor
@@ -156,7 +156,7 @@ class _Given:
     dout: torch.Tensor
 
 
-def _given(case: Case, device: torch.device) -> _Given:
+def _make_inputs(case: Case, device: torch.device) -> _Inputs:
     draw = torch.Generator().manual_seed(case.length * case.dim)
 
     def normal(*shape: int, dtype: torch.dtype = case.x) -> torch.Tensor:
@@ -172,10 +172,10 @@ def _given(case: Case, device: torch.device) -> _Given:
         dout = normal(D).expand(B, L, D)
     elif case.layout == "turned":
         dout = normal(B, 1, 1).expand(B, L, D)
-    residual, y = (_laid(normal(B, L, 2 * D) + 1, case.layout) for _ in range(2))
+    residual, y = (_lay_out(normal(B, L, 2 * D) + 1, case.layout) for _ in range(2))
     weight, bias = (normal(D) if case.affine else None for _ in range(2))
     dh = None if case.rms else normal(B, L, D)
-    return _Given(residual, y, gate, scale, shift, weight, bias, cu_seqlens, dh, dout)
+    return _Inputs(residual, y, gate, scale, shift, weight, bias, cu_seqlens, dh, dout)
 
 
 def _grouping(case: Case, device: torch.device) -> tuple[tuple[int, ...], torch.Tensor | None]:
@@ -189,7 +189,7 @@ def _grouping(case: Case, device: torch.device) -> tuple[tuple[int, ...], torch.
     return {"sample": (2,), "frame": (2, frames), "token": (2, L)}[case.form], None
 
 
-def _laid(tokens_BLE: torch.Tensor, layout: Layout) -> torch.Tensor:
+def _lay_out(tokens_BLE: torch.Tensor, layout: Layout) -> torch.Tensor:
     """Return half of the columns in a memory layout."""
     D = tokens_BLE.shape[-1] // 2
     if layout == "whole":

@@ -83,7 +83,7 @@ def worst(kernels: Kernels, device: torch.device, case: PairCase) -> float:
         return torch.randn(*shape, generator=draw).to(device, dtype)
 
     L, M, H, G, d = case.shape
-    q, k = (_laid(normal(2, n, 3, heads, d + 8) + 1, d, case.layout) for n, heads in ((L, H), (M, G)))
+    q, k = (_lay_out(normal(2, n, 3, heads, d + 8) + 1, d, case.layout) for n, heads in ((L, H), (M, G)))
     weights = [
         None if case.weight is None else normal(heads * d if case.across else d, dtype=case.weight)
         for heads in (H, G)
@@ -104,7 +104,7 @@ def worst(kernels: Kernels, device: torch.device, case: PairCase) -> float:
     return max(units(*pair) for pair in zip((*outs, *grads), exact, strict=True))
 
 
-def _laid(x_BL3Hd: torch.Tensor, d: int, layout: PairLayout) -> torch.Tensor:
+def _lay_out(x_BL3Hd: torch.Tensor, d: int, layout: PairLayout) -> torch.Tensor:
     """Return one third and d of its columns in a memory layout."""
     if layout == "packed":
         return x_BL3Hd[..., :d].contiguous()[:, :, 1]

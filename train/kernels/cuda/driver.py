@@ -122,7 +122,7 @@ class TorchLauncher:
 
         def new() -> _Prepared:
             blocks, writers = argument_blocks(launches)
-            return writers, [*map(_configured, launches, functions, blocks)]
+            return writers, [*map(_configure, launches, functions, blocks)]
 
         free = [new()]
 
@@ -210,7 +210,7 @@ def _index(device: torch.device) -> int:
     return device.index or 0
 
 
-def _configured(launch: Launch, function: ctypes.c_void_p, block: ctypes.Structure) -> _Call:
+def _configure(launch: Launch, function: ctypes.c_void_p, block: ctypes.Structure) -> _Call:
     """Return the configuration of a launch, and the arguments of cuLaunchKernelEx before the last."""
     config = _LaunchConfig((*launch.grid, 1), (*launch.block, 1), launch.shared_bytes)
     parameters = (ctypes.c_void_p * 1)(ctypes.addressof(block))

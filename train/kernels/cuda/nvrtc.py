@@ -85,9 +85,7 @@ def compile_unit(unit: Unit, target: str) -> bytes:
     library, program = _library(), ctypes.c_void_p()
     options = [f"-arch={target}", "-std=c++17", f"-I{CSRC}", f"-I{headers()}"]
     arguments = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
-    _checked(
-        library.nvrtcCreateProgram(ctypes.byref(program), unit.source.encode(), b"unit.cu", 0, None, None)
-    )
+    _check(library.nvrtcCreateProgram(ctypes.byref(program), unit.source.encode(), b"unit.cu", 0, None, None))
     try:
         if library.nvrtcCompileProgram(program, len(options), arguments):
             log = _output(library.nvrtcGetProgramLogSize, library.nvrtcGetProgramLog, program).decode()
@@ -102,9 +100,9 @@ def compile_unit(unit: Unit, target: str) -> bytes:
 def target(architecture: int) -> str:
     """Return the target: the architecture itself, or PTX of the newest that NVRTC supports."""
     count = ctypes.c_int()
-    _checked(_library().nvrtcGetNumSupportedArchs(ctypes.byref(count)))
+    _check(_library().nvrtcGetNumSupportedArchs(ctypes.byref(count)))
     supported = (ctypes.c_int * count.value)()
-    _checked(_library().nvrtcGetSupportedArchs(supported))
+    _check(_library().nvrtcGetSupportedArchs(supported))
     if architecture in supported:
         return f"sm_{architecture}"
     return f"compute_{max(older for older in supported if older < architecture)}"
@@ -148,19 +146,19 @@ def _library() -> ctypes.CDLL:
 @cache
 def _version() -> str:
     major, minor = ctypes.c_int(), ctypes.c_int()
-    _checked(_library().nvrtcVersion(ctypes.byref(major), ctypes.byref(minor)))
+    _check(_library().nvrtcVersion(ctypes.byref(major), ctypes.byref(minor)))
     return f"{major.value}.{minor.value}"
 
 
 def _output(size_of: Callable[..., int], read: Callable[..., int], program: ctypes.c_void_p) -> bytes:
     size = ctypes.c_size_t()
-    _checked(size_of(program, ctypes.byref(size)))
+    _check(size_of(program, ctypes.byref(size)))
     content = ctypes.create_string_buffer(size.value)
-    _checked(read(program, content))
+    _check(read(program, content))
     return content.raw
 
 
-def _checked(code: int) -> None:
+def _check(code: int) -> None:
     if code:
         describe = _library().nvrtcGetErrorString
         describe.restype = ctypes.c_char_p

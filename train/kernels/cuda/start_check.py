@@ -24,10 +24,10 @@ def wrong() -> str | None:
     """Return what is wrong with the operators on the GPUs here, in words; None if they are right."""
     gpus, since = "-".join(map(str, architectures())), time.time()
     note = cache_folder() / f"checked-{digest('start check', gpus, torch.__version__)}-sm{gpus}"
-    verdict = _noted(note, since)
+    verdict = _read_verdict(note, since)
     if verdict is None:
         with lock_if_possible(note.with_name(f"{note.name}.lock")):
-            verdict = _noted(note, since)
+            verdict = _read_verdict(note, since)
             if verdict is None:
                 verdict = (
                     run([sys.executable, "-P", "-m", "reelweave.train.kernels", "check", "--start"]) or ""
@@ -57,7 +57,7 @@ def run(command: list[str], limit_s: float = LIMIT_S) -> str | None:
     return f"its check failed: {lines[-1] if lines else f'exit status {done.returncode}'}"
 
 
-def _noted(note: Path, since: float) -> str | None:
+def _read_verdict(note: Path, since: float) -> str | None:
     """Return the noted verdict, empty if all is right; None without one, or for a failure before ``since``."""
     try:
         verdict, noted_at = note.read_text(), note.stat().st_mtime

@@ -11,7 +11,7 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from reelweave.train.kernels.gate_norm_modulate import reference
-from reelweave.train.kernels.providers import call, checked_by_kernels, registered
+from reelweave.train.kernels.providers import call, checked_by_kernels, register
 from reelweave.train.kernels.shared.norm import Numerics, empty_like, empty_statistics
 from reelweave.train.kernels.shared.rows import check
 from reelweave.train.kernels.shared.traffic import Size
@@ -70,8 +70,8 @@ def saved_bytes(size: Size) -> int:
     return 2 * size.activation + size.statistics + 2 * size.modulation
 
 
-_forward = registered("gate_norm_modulate", reference.forward, 1)
-_backward = registered("gate_norm_modulate_backward", reference.backward, 3)
+_forward = register("gate_norm_modulate", reference.forward, 1)
+_backward = register("gate_norm_modulate_backward", reference.backward, 3)
 
 
 @torch.library.custom_op("reelweave::gate_norm_modulate", mutates_args=())

@@ -4,7 +4,7 @@ from typing import cast
 
 import torch
 
-from reelweave.train.kernels.shared.modulated import modulated, modulated_backward
+from reelweave.train.kernels.shared.modulated import modulate, modulated_backward
 from reelweave.train.kernels.shared.norm import Norm, Numerics
 from reelweave.train.kernels.shared.rows import accumulator, collect, cut, spread
 
@@ -32,7 +32,7 @@ def forward(
     residual, y = (cut(tokens, gate, cu_seqlens).to(wide) for tokens in (residual_BLD, y_BLD))
     h = (residual + spread(gate.to(wide), y_BLD.shape[1], cu_seqlens) * y).to(y_BLD.dtype)
     normed = norm.forward(h)
-    out = modulated(normed.n, scale, shift, y_BLD, cu_seqlens).to(y_BLD.dtype)
+    out = modulate(normed.n, scale, shift, y_BLD, cu_seqlens).to(y_BLD.dtype)
     h, out = (tokens.reshape(y_BLD.shape).contiguous() for tokens in (h, out))
     return h, out, *norm.saved_moments(normed, y_BLD)
 

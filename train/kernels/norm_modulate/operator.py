@@ -11,7 +11,7 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from reelweave.train.kernels.norm_modulate import reference
-from reelweave.train.kernels.providers import call, checked_by_kernels, registered
+from reelweave.train.kernels.providers import call, checked_by_kernels, register
 from reelweave.train.kernels.shared.norm import Numerics, empty_like, empty_statistics
 from reelweave.train.kernels.shared.rows import check
 from reelweave.train.kernels.shared.traffic import Size
@@ -66,8 +66,8 @@ def saved_bytes(size: Size) -> int:
     return size.activation + size.statistics + size.modulation
 
 
-_forward = registered("norm_modulate", reference.forward, 0)
-_backward = registered("norm_modulate_backward", reference.backward, 0)
+_forward = register("norm_modulate", reference.forward, 0)
+_backward = register("norm_modulate_backward", reference.backward, 0)
 
 
 @torch.library.custom_op("reelweave::norm_modulate", mutates_args=())

@@ -4,7 +4,7 @@ from typing import cast
 
 import torch
 
-from reelweave.train.kernels.shared.modulated import modulated, modulated_backward
+from reelweave.train.kernels.shared.modulated import modulate, modulated_backward
 from reelweave.train.kernels.shared.norm import Norm, Numerics
 from reelweave.train.kernels.shared.rows import cut
 
@@ -28,7 +28,7 @@ def forward(
     norm = Norm(weight_D, bias_D, eps, rms, cast(Numerics, numerics))
     x = cut(x_BLD, scale, cu_seqlens)
     normed = norm.forward(x)
-    y = modulated(normed.n, scale, shift, x_BLD, cu_seqlens)
+    y = modulate(normed.n, scale, shift, x_BLD, cu_seqlens)
     return y.to(x.dtype).reshape(x_BLD.shape).contiguous(), *norm.saved_moments(normed, x_BLD)
 
 

@@ -30,7 +30,7 @@ def by_head(attention: Any, x_BLD: torch.Tensor, *layers: Any) -> list[torch.Ten
     return [layer(x_BLD).unflatten(2, (attention.heads, -1)) for layer in layers]
 
 
-def normed(
+def norm_heads(
     q_BLHd: torch.Tensor,
     k_BMHd: torch.Tensor,
     norm_q: RMSNorm,
@@ -63,7 +63,7 @@ def pairs(rotation: Rotation, x: torch.Tensor, *, interleaved: bool = True) -> R
     return (cos[:, ::2], sin[:, 1::2]) if interleaved else (cos[:, :half], sin[:, :half])
 
 
-def extended(angles: Rotation, tokens: int) -> Rotation:
+def extend_angles(angles: Rotation, tokens: int) -> Rotation:
     """Return angles [L + tokens, d / 2]: tokens at the end, such as those of text, stay as they are."""
     cos, sin = (
         torch.nn.functional.pad(x, (0, 0, 0, tokens), value=at) for x, at in zip(angles, (1, 0), strict=True)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.autograd.function import once_differentiable
 
-from reelweave.train.kernels.providers import call, checked_by_kernels, registered
+from reelweave.train.kernels.providers import call, checked_by_kernels, register
 from reelweave.train.kernels.qk_norm import reference
 from reelweave.train.kernels.shared.heads import are_across, check, refuse_gradients
 from reelweave.train.kernels.shared.norm import Numerics, empty_like
@@ -75,8 +75,8 @@ def saved_bytes(size: PairSize) -> int:
     return size.activation + size.statistics
 
 
-_forward = registered("qk_norm", reference.forward, 0)
-_backward = registered("qk_norm_backward", reference.backward, 0)
+_forward = register("qk_norm", reference.forward, 0)
+_backward = register("qk_norm_backward", reference.backward, 0)
 
 
 @torch.library.custom_op("reelweave::qk_norm", mutates_args=())

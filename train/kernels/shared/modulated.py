@@ -6,7 +6,7 @@ from reelweave.train.kernels.shared.norm import Norm, Normed
 from reelweave.train.kernels.shared.rows import collect, spread
 
 
-def modulated(
+def modulate(
     n_BFTD: torch.Tensor,
     scale: torch.Tensor,
     shift: torch.Tensor,

@@ -34,7 +34,7 @@ class JointSequence:
         return cls([video_tokens], [text_tokens], attend, attend)
 
     @classmethod
-    def packed(cls, video: Segments, text: Segments) -> "JointSequence":
+    def of_packed(cls, video: Segments, text: Segments) -> "JointSequence":
         """Build the layout of packed samples of any shapes, in the same order in both streams."""
         joint_lengths = [sum(pair) for pair in zip(video.lengths, text.lengths, strict=True)]
         joint = Segments.of(joint_lengths, video.cu_seqlens.device)

@@ -197,20 +197,20 @@ class TransformersTextEncoder(TextEncoder):
     def cut(self, captions: Sequence[str]) -> list[bool]:
         """Return whether each caption has more tokens than are in use; see `cut_pooled` for the second encoder."""
         most = self.config.template_tokens + self.most_tokens
-        rows = self.tokenizer(self._filled(captions), verbose=False)["input_ids"]
+        rows = self.tokenizer(self._fill_captions(captions), verbose=False)["input_ids"]
         return [len(row) > most for row in rows]
 
     def cut_pooled(self, captions: Sequence[str]) -> list[bool]:
         return [False] * len(captions) if self.pooled is None else self.pooled.cut(captions)
 
-    def _filled(self, captions: Sequence[str]) -> list[str]:
+    def _fill_captions(self, captions: Sequence[str]) -> list[str]:
         return [self.config.template.replace("{}", caption) for caption in captions]
 
     def _tokens(self, captions: Sequence[str]) -> Any:
         """Tokenize captions for the encoder."""
         config = self.config
         tokens = self.tokenizer(
-            self._filled(captions),
+            self._fill_captions(captions),
             padding=True if config.padding == "mask" else "max_length",
             truncation=True,
             max_length=config.template_tokens + config.max_text_tokens,

@@ -103,8 +103,8 @@ class DiffusersDenoiser(Denoiser):
         from reelweave.train.models.published.float32 import keep_float32
 
         self._float32 = tuple(keep_float32(self.model))
-        self._weights = self._counted("")
-        self._stem_weights = self._counted(self.stem)
+        self._weights = self._count_weights("")
+        self._stem_weights = self._count_weights(self.stem)
         self._prepare()
 
     def forward(
@@ -184,7 +184,7 @@ class DiffusersDenoiser(Denoiser):
     def lengths(self, latent_size: Sequence[int], text_tokens: int) -> dict[InputRows, int]:
         return super().lengths(latent_size, self.text_length or text_tokens - bool(self.pooled_width))
 
-    def repeated(self) -> Sequence[nn.Module]:
+    def repeated_blocks(self) -> Sequence[nn.Module]:
         return [block for name in self.blocks for block in getattr(self.model, name)]
 
     def full_precision(self) -> Sequence[nn.Module]:
@@ -349,7 +349,7 @@ class DiffusersDenoiser(Denoiser):
     def _rows(self, name: str) -> InputRows:
         return next((rows for pattern, rows in self.rows if re.search(pattern, name)), "video")
 
-    def _counted(self, pattern: str) -> dict[InputRows, int]:
+    def _count_weights(self, pattern: str) -> dict[InputRows, int]:
         """Count weights of the matrices that match a name pattern, by rows."""
         counts: dict[InputRows, int] = {}
         for name, layer in self.model.named_modules():

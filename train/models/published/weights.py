@@ -80,7 +80,7 @@ class PublishedModel:
             UsageError: weights are missing or do not fit the model.
         """
         state = model.state_dict()
-        weights = {name: tensor.to(state[name].dtype) for name, tensor in self._stored(state)}
+        weights = {name: tensor.to(state[name].dtype) for name, tensor in self._read_stored(state)}
         model.load_state_dict(weights, assign=True)
 
     def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
@@ -90,11 +90,11 @@ class PublishedModel:
             UsageError: weights are missing or do not fit the model.
         """
         model = self.structure()
-        stored = dict(self._stored(model.state_dict()))
+        stored = dict(self._read_stored(model.state_dict()))
         for name, tensor in chain(model.named_parameters(), model.named_buffers()):
             yield name, stored.get(name, tensor)
 
-    def _stored(self, state: Mapping[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
+    def _read_stored(self, state: Mapping[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield the tensors of a state dict from the files."""
         missing, unused = set(state), set()
         with self._errors_in_words():

@@ -93,7 +93,7 @@ def part_of(
     part = _part_of(model, inputs, ranks)
     if window is None:
         return part
-    grid, places_L = model.placed(inputs.inputs[0].shape[2:], window)
+    grid, places_L = model.place_window(inputs.inputs[0].shape[2:], window)
     places_L = send_one(places_L, inputs.timestep_input.device)
     pack = part.pack._replace(local=places_L[part.local], grids=part.pack.grids or part.grids)
     if isinstance(model, STDiT) and isinstance(pack.within_frames, WithinFrames):

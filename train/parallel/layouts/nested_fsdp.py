@@ -18,7 +18,7 @@ class NestedFSDP(FSDP):
     """
 
     def __init__(self, bundle: Bundle, config: LayoutConfig, ranks: Ranks) -> None:
-        parameters = bundle.trained()
+        parameters = bundle.trained_weights()
         wholes = {name: _replicate_parameter(parameter, ranks) for name, parameter in parameters.items()}
         super().__init__(bundle, config, ranks, wholes)
         sharded = {

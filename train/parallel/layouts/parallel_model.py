@@ -76,7 +76,7 @@ class ParallelModel:
         errors: SquaredErrors = ContextParallelErrors(ranks.context) if cut else whole_model_errors
         self._pipeline = Pipeline(bundle, config, ranks, errors) if staged else None
         self.errors = PipelineErrors(errors, ranks) if staged else errors
-        self._wholes = dict(wholes or bundle.trained())
+        self._wholes = dict(wholes or bundle.trained_weights())
         self.weights = {name: pieces.local(parameter) for name, parameter in self._wholes.items()}
         self.optimizer = build_optimizer(config.optimizer, self.weights, decayed_weights(bundle))
         replicated = {name: self.weights[name] for name in self._summed_whole()}

@@ -34,7 +34,7 @@ class ZeRO1(ParallelModel):
     """
 
     def __init__(self, bundle: Bundle, config: LayoutConfig, ranks: Ranks) -> None:
-        self._parameters = bundle.trained()
+        self._parameters = bundle.trained_weights()
         self._sharing, self._replicas = ranks.along("dp_shard", *CONTEXT), ranks.along("dp_replicate")
         mesh = ranks.weights["dp_replicate", "dp_shard"]
         wholes, narrowed = {}, narrowed_names(bundle, config.dtype)
@@ -154,7 +154,7 @@ def narrowed_names(bundle: Bundle, dtype: Dtype) -> set[str]:
     exact = {id(parameter) for parameter in bundle.dit.float32_parameters()}
     return {
         name
-        for name, parameter in bundle.trained().items()
+        for name, parameter in bundle.trained_weights().items()
         if dtype == "bfloat16" and parameter.ndim > 1 and id(parameter) not in exact
     }
 

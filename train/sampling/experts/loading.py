@@ -55,7 +55,7 @@ def with_experts(
         saved, config = trained_weights(checkpoint, weights, storage, world, encoders=False)
         check_other(trained.config, config, saved.uri)
         bundle = _without_encoders(config, trained.bundle)
-        saved.load_(bundle.trained())
+        saved.load_(bundle.trained_weights())
         name = f"{name} + {saved.uri}"
     elif lora is not None:
         adapters = read_adapters(lora, other_expert(model).subfolder)

@@ -27,7 +27,7 @@ def load_part_(saved: Weights, bundle: Bundle, ranks: Ranks) -> None:
     """Read this rank's part of a checkpoint's weights; a collective."""
     targets = {
         name: pieces.place_piece(pieces.local(parameter), parameter)
-        for name, parameter in bundle.trained().items()
+        for name, parameter in bundle.trained_weights().items()
     }
     saved.load_(targets, _shapes(targets, ranks))
 

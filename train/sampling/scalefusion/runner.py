@@ -93,7 +93,7 @@ class ScaleFusion:
         """
         dit, size = self.dit, x_BCTHW.shape[2:]
         grid = dit.grid(size)
-        full_grid, local = (grid, slice(None)) if window is None else dit.placed(size, window)
+        full_grid, local = (grid, slice(None)) if window is None else dit.place_window(size, window)
         inputs = EmbeddedInputs(
             dit.embed_time(time_features(timestep_input_B, TIME_WIDTH)),
             dit.embed_text(conditions.context_BMD),

@@ -100,7 +100,7 @@ def load_trained(
     """
     saved, config = trained_weights(named, weights, storage, world)
     bundle = Bundle(config.modules)
-    saved.load_(bundle.trained())
+    saved.load_(bundle.trained_weights())
     model = bundle.to(device).eval()
     state = saved.state
     return Trained(saved.uri, config, model, state.step, saved.group, base=state.base, fps=sampled_fps(state))

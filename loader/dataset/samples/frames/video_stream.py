@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, cast
 
-from reelweave.loader.dataset.samples.frames.vp9_sizes import bounded, is_left_out
+from reelweave.loader.dataset.samples.frames.vp9_sizes import bound_packet, is_left_out
 from reelweave.loader.dataset.tars.media import FORMATS
 from reelweave.loader.dataset.tars.pictures import CutOffError, first_picture
 
@@ -92,7 +92,7 @@ def _decode_vp9(container: "InputContainer", stream: "VideoStream") -> Iterator[
     default, checking = stream.codec_context, codec_of(stream, "libvpx-vp9")
     has_side_data: bool | None = None  # until there is a frame
     for packet in container.demux(stream):
-        coded = bounded(packet)
+        coded = bound_packet(packet)
         checked = checking.decode(coded)
         if is_left_out(packet, coded):  # libvpx has a packet's frames at once
             checked = []

@@ -20,7 +20,7 @@ class StatedSize(NamedTuple):
     is_key: bool
 
 
-def bounded(packet: "Packet[Any]", most_pixels: int = MOST_PIXELS) -> "Packet[Any]":
+def bound_packet(packet: "Packet[Any]", most_pixels: int = MOST_PIXELS) -> "Packet[Any]":
     """Return a packet of VP9 for libvpx, whose frames all state their number and have no more pixels than these.
 
     Behind a frame of a packet without an index libvpx looks for more of them, whose sizes nobody saw. So such a packet

@@ -95,7 +95,7 @@ def test_a_trained_model_goes_on_from_the_picture():
         {**configured(dropout=0.0).model_dump(), "objective": {"name": "flow", "caption_dropout": 0.0}}
     )
     bundle = Bundle(config)
-    optimizer = torch.optim.AdamW(bundle.trained().values(), lr=3e-3, weight_decay=0)
+    optimizer = torch.optim.AdamW(bundle.trained_weights().values(), lr=3e-3, weight_decay=0)
     stream = ClipStream(samples=8)
     batch = stream.microbatch(0)
     videos = [clip(number, SHAPE) for number in (0, 4)]

@@ -50,7 +50,7 @@ class UlyssesSTDiT:
         cut, order = Partition(tuple(map(len, of_ranks))), torch.cat(of_ranks)
         full_grid, positions_L = grid, torch.arange(len(order))
         if window is not None:
-            full_grid, positions_L = dit.placed(x_BCTHW.shape[2:], window)
+            full_grid, positions_L = dit.place_window(x_BCTHW.shape[2:], window)
         local = positions_L[of_ranks[rank]].to(device)
         inner = _Reordered(
             order.argsort().to(device), order.to(device), SpatialTemporalAttention([grid], "frame")

@@ -66,7 +66,7 @@ class Attention(theirs.Attention):  # type: ignore[misc]
         [q] = heads.by_head(self, x_BLD, self.to_q)
         k, v = heads.by_head(self, x_BLD if from_BMD is None else from_BMD, self.to_k, self.to_v)
         angles = None if rotation is None else heads.pairs(rotation, q, interleaved=False)
-        q, k = heads.normed(q, k, self.norm_q, self.norm_k, angles, interleaved=False)
+        q, k = heads.norm_heads(q, k, self.norm_q, self.norm_k, angles, interleaved=False)
         y_BLHd = dispatch_attention_fn(q, k, v, attn_mask=attention_mask, dropout_p=0.0, is_causal=False)
         out_BLD: torch.Tensor = self.to_out[1](self.to_out[0](y_BLHd.flatten(2).type_as(q)))
         return out_BLD

@@ -43,7 +43,9 @@ class StreamConditions(NamedTuple):
         self, norm: nn.LayerNorm, x_BLD: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor
     ) -> torch.Tensor:
         """Modulate as in `sites`, with rows of `vectors`."""
-        return sites.modulate(norm, self._joined(x_BLD), scale, shift, self._ends(x_BLD)).view(x_BLD.shape)
+        return sites.modulate(norm, self._join_streams(x_BLD), scale, shift, self._ends(x_BLD)).view(
+            x_BLD.shape
+        )
 
     def gate_modulate(
         self,
@@ -55,18 +57,18 @@ class StreamConditions(NamedTuple):
         shift: torch.Tensor,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Gate and modulate as in `sites`, with rows of `vectors`."""
-        residual, y, ends = self._joined(residual_BLD), self._joined(y_BLD), self._ends(y_BLD)
+        residual, y, ends = self._join_streams(residual_BLD), self._join_streams(y_BLD), self._ends(y_BLD)
         h, out = sites.gate_modulate(norm, residual, y, gate, scale, shift, ends)
         return h.view(y_BLD.shape), out.view(y_BLD.shape)
 
-    def gated(self, residual_BLD: torch.Tensor, y_BLD: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
+    def add_gated(self, residual_BLD: torch.Tensor, y_BLD: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
         """Return ``residual + gate * y``, with rows of `vectors`."""
         if self.per_first is None:
             return residual_BLD + sites.over_tokens(gate) * y_BLD
         n, (first, rest) = self.tokens, gate.view(-1, 2, 1, gate.shape[-1]).unbind(1)
         return residual_BLD + torch.cat([first * y_BLD[:, :n], rest * y_BLD[:, n:]], dim=1)
 
-    def _joined(self, x_BLD: torch.Tensor) -> torch.Tensor:
+    def _join_streams(self, x_BLD: torch.Tensor) -> torch.Tensor:
         return x_BLD if self.per_first is None else x_BLD.reshape(1, -1, x_BLD.shape[-1])
 
     def _ends(self, x_BLD: torch.Tensor) -> torch.Tensor | None:
@@ -102,8 +104,8 @@ def _dual(
     text_BMD, text_h_BMD = text.gate_modulate(
         block.norm2_context, text_BMD, text_y_BMD, t_gate, t_scale, t_shift
     )
-    x_BLD = video.gated(x_BLD, block.ff(h_BLD), last_gate)
-    return x_BLD, text.gated(text_BMD, block.ff_context(text_h_BMD), last_t_gate)
+    x_BLD = video.add_gated(x_BLD, block.ff(h_BLD), last_gate)
+    return x_BLD, text.add_gated(text_BMD, block.ff_context(text_h_BMD), last_t_gate)
 
 
 def _single(
@@ -123,7 +125,7 @@ def _single(
         image_rotary_emb=rotation,
     )
     y_BND = block.proj_out(torch.cat([torch.cat(attended, dim=1), mlp], dim=2))
-    x_BLD, text_BMD = torch.split(both.gated(x_BND, y_BND, gate), lengths, dim=1)
+    x_BLD, text_BMD = torch.split(both.add_gated(x_BND, y_BND, gate), lengths, dim=1)
     return x_BLD, text_BMD
 
 
@@ -229,11 +231,11 @@ class Attention(theirs.Attention):  # type: ignore[misc]
         q, k, v = heads.by_head(self, x_BLD, self.to_q, self.to_k, self.to_v)
         angles = None if rotation is None else heads.pairs(rotation, q)
         if angles is not None and not added:
-            angles = heads.extended(angles, M)
-        q, k = heads.normed(q, k, self.norm_q, self.norm_k, angles)
+            angles = heads.extend_angles(angles, M)
+        q, k = heads.norm_heads(q, k, self.norm_q, self.norm_k, angles)
         if text_BMD is not None and added:
             text_qkv = heads.by_head(self, text_BMD, self.add_q_proj, self.add_k_proj, self.add_v_proj)
-            text_q, text_k = heads.normed(text_qkv[0], text_qkv[1], self.norm_added_q, self.norm_added_k)
+            text_q, text_k = heads.norm_heads(text_qkv[0], text_qkv[1], self.norm_added_q, self.norm_added_k)
             q, k, v = (torch.cat(both, dim=1) for both in ((q, text_q), (k, text_k), (v, text_qkv[2])))
         processor: Any = getattr(self.processor, "theirs", self.processor)
         y_BND = dispatch_attention_fn(

@@ -34,10 +34,10 @@ class WanTransformerBlock(theirs.WanTransformerBlock):  # type: ignore[misc]
             none = gate.new_zeros(()).expand_as(gate)
             x_BLD, h_BLD = gate_modulate(self.norm2, x_BLD, y_BLD, gate, none, none)
         else:
-            x_BLD = h_BLD = _gated(x_BLD, y_BLD, gate)
+            x_BLD = h_BLD = _add_gated(x_BLD, y_BLD, gate)
         x_BLD = x_BLD + self.attn2(h_BLD, encoder_hidden_states, None, None)
         y_BLD = self.ffn(modulate(self.norm3, x_BLD, last_scale, last_shift))
-        return _gated(x_BLD, y_BLD, last_gate)
+        return _add_gated(x_BLD, y_BLD, last_gate)
 
 
 class WanAttention(theirs.WanAttention):  # type: ignore[misc]
@@ -112,7 +112,7 @@ def _of_all_heads(rotary: Any) -> bool:
     return type(rotary) is tuple and all(x.ndim == 4 and x.shape[2] == 1 for x in rotary)
 
 
-def _gated(x_BLD: torch.Tensor, y_BLD: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
+def _add_gated(x_BLD: torch.Tensor, y_BLD: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
     # Unlike the original, y is not cast to float32 first: equal product, and y is saved for backward as it is.
     return (x_BLD.float() + y_BLD * over_tokens(gate)).type_as(x_BLD)
 

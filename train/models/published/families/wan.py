@@ -87,7 +87,7 @@ class Wan(DiffusersDenoiser):
     ) -> torch.Tensor:
         if window is None:
             return super().forward(x_BCTHW, t_B, context_BMD, mask_BM)
-        _, here_L = self.placed(x_BCTHW.shape[2:], window)
+        _, here_L = self.place_window(x_BCTHW.shape[2:], window)
         here_L = here_L.to(x_BCTHW.device)
 
         def select(rotation: Rotation) -> Rotation:
