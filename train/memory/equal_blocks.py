@@ -11,7 +11,7 @@ from reelweave.train.models.denoiser import Denoiser
 
 def equal_runs(dit: Denoiser) -> list[int]:
     """Return the lengths of the runs of consecutive blocks with equal classes and weights."""
-    return [len(list(run)) for _, run in groupby(dit.repeated_blocks(), key=_description)]
+    return [len(list(run)) for _, run in groupby(dit.repeated(), key=_description)]
 
 
 def cut_runs(dit: Denoiser, lengths: Sequence[int]) -> None:
@@ -22,7 +22,7 @@ def cut_runs(dit: Denoiser, lengths: Sequence[int]) -> None:
         lengths: number of blocks to keep of each run, as `equal_runs` counts them.
     """
     dropped: set[int] = set()
-    for length, (_, run) in zip(lengths, groupby(dit.repeated_blocks(), key=_description), strict=True):
+    for length, (_, run) in zip(lengths, groupby(dit.repeated(), key=_description), strict=True):
         dropped |= {id(block) for block in list(run)[length:]}
     for blocks in [module for module in dit.modules() if isinstance(module, nn.ModuleList)]:
         for index in reversed(range(len(blocks))):

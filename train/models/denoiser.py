@@ -134,7 +134,7 @@ class Denoiser(nn.Module):
         """
         raise NotImplementedError
 
-    def repeated_blocks(self) -> Sequence[nn.Module]:
+    def repeated(self) -> Sequence[nn.Module]:
         """Return the repeated blocks in order, the unit of sharding, compilation and checkpointing."""
         raise NotImplementedError
 
@@ -156,7 +156,7 @@ class Denoiser(nn.Module):
 
         Excludes layers with few rows: those of per-sample vectors (modulation), and of text alone.
         """
-        inside = {id(layer) for block in self.repeated_blocks() for layer in block.modules()}
+        inside = {id(layer) for block in self.repeated() for layer in block.modules()}
         named = ((name, layer) for name, layer in self.named_modules() if id(layer) in inside)
         return [
             layer

@@ -208,7 +208,7 @@ class DiT(Denoiser):
         """Build the blocks in order."""
         return [Block(self.config) for _ in range(self.config.layers)]
 
-    def repeated_blocks(self) -> Sequence[nn.Module]:
+    def repeated(self) -> Sequence[nn.Module]:
         return [block for block in self.blocks if not isinstance(block, nn.Identity)]
 
     def keep(self, indices: Container[int]) -> None:
@@ -353,7 +353,7 @@ class DiT(Denoiser):
         pack: TokenLayout,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the tokens of video and text after the last block, from embedded tokens, times and text."""
-        for block in self.repeated_blocks():
+        for block in self.repeated():
             x_BLD = block(x_BLD, condition_BD, context_BMD, mask_BM, rotation, pack)
         return x_BLD, context_BMD
 

@@ -130,6 +130,6 @@ class MMDiT(DiT):
             joint = JointSequence.of_packed(pack.samples, pack.captions)
         else:
             joint = JointSequence.pad(x_BLD.shape[1], context_BMD.shape[1], mask_BM)
-        for block in self.repeated_blocks():
+        for block in self.repeated():
             x_BLD, context_BMD = block(x_BLD, context_BMD, condition_BD, rotation, joint, pack)
         return x_BLD, context_BMD

@@ -36,11 +36,11 @@ def parallelize(model: Denoiser, ranks: Ranks, config: LayoutConfig) -> None:
         convert(model, config.fp8, mesh.tp, sharded)
     if mesh.tp > 1:
         _check(model, mesh.tp)
-        for block in model.repeated_blocks():
+        for block in model.repeated():
             _divide(block, ranks.weights["tp"])
     rowwise = config.fp8 is not None and config.fp8.recipe == "rowwise"
     draws = config.lora is not None and config.lora.dropout > 0
-    for block in model.repeated_blocks():
+    for block in model.repeated():
         checkpoint_block(block, parallel.activation_checkpointing, draws)
         if parallel.compile:
             compile_block(block, parallel.memory_budget, as_eager=rowwise)

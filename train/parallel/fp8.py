@@ -71,7 +71,7 @@ def convert(model: Denoiser, config: Fp8Config, tp: int, sharded: bool) -> None:
         pad_inner_dim=True,
         enable_fsdp_float8_all_gather=config.fsdp_all_gather and sharded,
     )
-    for block in model.repeated_blocks():
+    for block in model.repeated():
         convert_to_float8_training(block, module_filter_fn=lambda layer, _: id(layer) in chosen, config=how)
 
 

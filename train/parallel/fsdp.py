@@ -31,7 +31,7 @@ def shard(model: Denoiser, ranks: Ranks, dtype: str, independent: bool = False) 
         cast_forward_inputs=False,
     )
     full_precision = MixedPrecisionPolicy(cast_forward_inputs=False)
-    units = [(module, policy) for module in model.repeated_blocks()] + [
+    units = [(module, policy) for module in model.repeated()] + [
         (module, full_precision) for module in model.full_precision()
     ]
     vectors = set(model.float32_vectors()) if half else set()

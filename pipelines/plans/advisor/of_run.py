@@ -74,7 +74,7 @@ def video_model(
     """
     latent_size = tokenizer.latent_size((size[0], size[1], size[2]))
     model, grid, flops = cuttable(dit), dit.grid(latent_size), dit.flops(latent_size, text_tokens)
-    layers, share = len(dit.repeated_blocks()), 0.5
+    layers, share = len(dit.repeated()), 0.5
     if isinstance(model, DiT):
         config = model.config
         heads, hidden, inner = config.heads, config.hidden, config.inner

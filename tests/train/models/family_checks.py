@@ -83,7 +83,7 @@ def predicts_as_its_pipeline(denoiser, calls, context, mask, time_unit=1000.0, f
 
 def every_weight_gets_a_gradient(denoiser: Denoiser) -> None:
     """Also of blocks that are computed again."""
-    for block in denoiser.repeated_blocks():
+    for block in denoiser.repeated():
         checkpoint_block(block, "full")
     denoiser(*inputs()).square().sum().backward()
     assert [name for name, p in denoiser.named_parameters() if p.grad is None or not p.grad.any()] == []

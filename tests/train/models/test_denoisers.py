@@ -244,7 +244,7 @@ def test_each_block_compiles_whole(kind):
     denoiser = model(KINDS[kind].model_copy(update={"layers": 1}))
     expected = denoiser(*inputs())
     torch._dynamo.reset()
-    for block in denoiser.repeated_blocks():
+    for block in denoiser.repeated():
         block.compile(backend="aot_eager", fullgraph=True)
     torch.testing.assert_close(denoiser(*inputs()), expected)
 

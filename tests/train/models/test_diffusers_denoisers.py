@@ -125,7 +125,7 @@ def test_tokens_in_any_order_keep_their_positions(tmp_path, variant):
 
 def test_only_blocks_repeat(tmp_path):
     denoiser = build_denoiser(publish(tmp_path, "hunyuan"), 4, 8)
-    names = [type(block).__name__ for block in denoiser.repeated_blocks()]
+    names = [type(block).__name__ for block in denoiser.repeated()]
     assert names == ["HunyuanVideoTransformerBlock", "HunyuanVideoSingleTransformerBlock"]
 
 

@@ -169,7 +169,7 @@ def compared(ranks: ContextParallel, case: Case, config, expected: Found) -> dic
     ways = (Sent(), Sent()) if watched else UNWATCHED
     shared = model(case.model, config)
     if case.again:
-        for block in shared.repeated_blocks():
+        for block in shared.repeated():
             if case.model.startswith(PUBLISHED):
                 run_wide(block)
             checkpoint_block(block, "full")

@@ -125,7 +125,7 @@ def converted(model) -> set[str]:
     convert(model, Fp8Config(emulate=True), tp=1, sharded=False)
     return {
         name.removesuffix(".base_layer")
-        for name, layer in model.repeated_blocks()[0].named_modules()
+        for name, layer in model.repeated()[0].named_modules()
         if type(layer).__name__ == "Float8Linear"
     }
 

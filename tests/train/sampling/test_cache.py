@@ -59,7 +59,7 @@ def test_a_threshold_of_zero_changes_no_bit(kind, watched):
             expected = model(*inputs)
         assert torch.equal(through(cache, model, inputs), expected)
     assert (cache.hits, cache.evaluations) == (0, 4)
-    assert "forward" not in model.repeated_blocks()[0].__dict__
+    assert "forward" not in model.repeated()[0].__dict__
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -67,7 +67,7 @@ def test_a_hit_adds_what_the_later_blocks_added_before(kind):
     model = awake(kind)
     cache = BlockCache(model, BlockCacheConfig(threshold=10), ALONE)
     seen = []
-    first, last = model.repeated_blocks()[0], model.repeated_blocks()[-1]
+    first, last = model.repeated()[0], model.repeated()[-1]
 
     def note(_module, _inputs, output):
         seen.append(output[0] if isinstance(output, tuple) else output)
@@ -103,7 +103,7 @@ def test_teacache_skips_the_first_block_too_until_small_changes_add_up():
     model = awake("dit")
     cache = BlockCache(model, BlockCacheConfig(kind="teacache", threshold=0.05), ALONE)
     ran = []
-    model.repeated_blocks()[0].mlp.register_forward_hook(lambda *_: ran.append(1))
+    model.repeated()[0].mlp.register_forward_hook(lambda *_: ran.append(1))
     hits = []
     for number in range(8):
         before = cache.hits

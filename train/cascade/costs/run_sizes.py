@@ -173,7 +173,7 @@ def _exchanged_bytes(parallel: ParallelConfig, dtype: Dtype, bundle: Bundle) -> 
         return 0.0
     passes = 3 if parallel.activation_checkpointing == "full" else 2
     value_bytes = 2 if dtype == "bfloat16" else 4
-    return float(4 * passes * len(dit.repeated_blocks()) * _width(dit) * value_bytes)
+    return float(4 * passes * len(dit.repeated()) * _width(dit) * value_bytes)
 
 
 def _width(dit: Cuttable) -> int:

@@ -137,7 +137,7 @@ class NominalCosts:
     def _exchanged_bytes(self) -> float:
         """Bytes that Ulysses exchanges per token: 4 activations forward, 4 backward, per layer (docs/parallel.md)."""
         dit, bytes_of_a_value = self.bundle.dit, 2 if self.config.losses.dtype == "bfloat16" else 4
-        return 8 * len(dit.repeated_blocks()) * dit.token_layers()[0].in_features * bytes_of_a_value
+        return 8 * len(dit.repeated()) * dit.token_layers()[0].in_features * bytes_of_a_value
 
     @cached_property
     def _flops_of_a_pixel(self) -> float:

@@ -184,7 +184,7 @@ class DiffusersDenoiser(Denoiser):
     def lengths(self, latent_size: Sequence[int], text_tokens: int) -> dict[InputRows, int]:
         return super().lengths(latent_size, self.text_length or text_tokens - bool(self.pooled_width))
 
-    def repeated_blocks(self) -> Sequence[nn.Module]:
+    def repeated(self) -> Sequence[nn.Module]:
         return [block for name in self.blocks for block in getattr(self.model, name)]
 
     def full_precision(self) -> Sequence[nn.Module]:

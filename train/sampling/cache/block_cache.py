@@ -74,7 +74,7 @@ class BlockCache:
         ranks: World,
         polynomial: Sequence[float] = (1.0, 0.0),
     ) -> None:
-        if len(model.repeated_blocks()) < 2:
+        if len(model.repeated()) < 2:
             raise UsageError("a cache skips blocks behind the first, and this model has one: leave it out")
         if config.kind == "teacache" and not isinstance(model, DiT):
             raise UsageError("cache kind teacache is for models of ours: take first_block")
@@ -107,7 +107,7 @@ class BlockCache:
             branch: guidance branch; branches reuse nothing of each other.
         """
         self.evaluations += 1
-        blocks = self._model.repeated_blocks()
+        blocks = self._model.repeated()
         calls = _Evaluation(self._branches.setdefault(branch, _Branch()), self, len(blocks) - 1)
         before = [block.__dict__.get("forward") for block in blocks]
         try:

@@ -48,7 +48,7 @@ class SlicedLayers:
         rank: int,
     ) -> None:
         self.dit, self.division, self.inputs, self.rank = dit, division, inputs, rank
-        self.blocks = cast("Sequence[STBlock]", dit.repeated_blocks())
+        self.blocks = cast("Sequence[STBlock]", dit.repeated())
         frames, positions = division.frames, division.positions
         in_frames = (frames.cells.tokens, -1)
         self.places_TSD = None if places_LD is None else torch.unflatten(places_LD, 0, in_frames)

@@ -51,7 +51,7 @@ class MeasuredScaleFusion:
         if shape not in self.chosen:
             costs = measure_costs(runner, x_BCTHW, timestep_input_B, conditions, self._sharing)
             T, H, W = runner.dit.grid(shape[2:])
-            ranks, pairs = dist.get_world_size(runner.group), len(runner.dit.repeated_blocks())
+            ranks, pairs = dist.get_world_size(runner.group), len(runner.dit.repeated())
             self.chosen[shape] = choose(T, H * W, ranks, pairs, costs)[0]
         sliced = ScaleFusion(runner.dit, runner.group, self.chosen[shape], runner.exchanges)
         return sliced(x_BCTHW, timestep_input_B, conditions, window)

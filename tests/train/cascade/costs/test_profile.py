@@ -181,7 +181,7 @@ def test_shards_of_the_weights_are_counted_as_cascades_hold_them(dtype: str) -> 
     rows = read_profile(profile_csv(ROWS), "cascades.csv")
     more = with_gathered_layers(rows, config, 8).peak_gib - rows.peak_gib
     [found] = (more[rows.module == Module.DIT] * 2**30).tolist()
-    layer = sum(one.numel() for one in Bundle(config, meta=True).dit.repeated_blocks()[0].parameters())
+    layer = sum(one.numel() for one in Bundle(config, meta=True).dit.repeated()[0].parameters())
     # In float32 gathered layers and a whole gradient; autocast had copies of all weights in their place.
     least, most = (2, 4) if dtype == "float32" else (-2, 0)
     assert least * 4 * layer < found < most * 4 * layer

@@ -129,7 +129,7 @@ class ShardedRunner:
         """Values that a rank may hold, rows rounded up, and may gather: a block, and all outside blocks."""
         block = self.layout.ranks.mesh.dp_shard
         weights = [one.shape for one in self.whole.dit.parameters()]
-        units = [sum(one.numel() for one in unit.parameters()) for unit in self.whole.dit.repeated_blocks()]
+        units = [sum(one.numel() for one in unit.parameters()) for unit in self.whole.dit.repeated()]
         outside = sum(shape.numel() for shape in weights) - sum(units)
         return sum(-(-shape[0] // block) * shape[1:].numel() for shape in weights), max(units) + outside
 
