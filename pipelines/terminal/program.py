@@ -9,7 +9,7 @@ from reelweave.pipelines.configuration.shell import shell_line
 _NAME = "reelweave"
 
 
-def program(name: str = _NAME, module: str = "reelweave.pipelines.cli") -> str:
+def program(name: str = _NAME, module: str = "reelweave") -> str:
     """Return the words that call a program installed beside this one.
 
     `reelweave` if the shell finds the one that runs now, else its path as it was called, else Python with the module.

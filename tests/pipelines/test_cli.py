@@ -31,7 +31,7 @@ from tests.thorough import thorough
 def alone(*arguments: object) -> subprocess.CompletedProcess[str]:
     """The program in a process of its own."""
     return subprocess.run(
-        [sys.executable, "-m", "reelweave.pipelines.cli", *map(str, arguments)],
+        [sys.executable, "-m", "reelweave", *map(str, arguments)],
         # Paths of any length stay on one line.
         env=os.environ | {"COLUMNS": "300"},
         capture_output=True,
@@ -206,7 +206,7 @@ def test_hints_name_the_program_as_it_can_be_called(tmp_path: Path, monkeypatch:
     monkeypatch.setenv("PATH", str(script.parent))
     assert program() == "reelweave"
     monkeypatch.setattr(sys, "argv", ["/a/pipelines/cli.py"])
-    assert program().endswith(" -m reelweave.pipelines.cli")
+    assert program().endswith(" -m reelweave")
 
 
 def test_what_the_demo_proposes_is_understood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -416,6 +416,23 @@ def test_libraries_say_nothing_that_a_person_can_do_nothing_about() -> None:
 def test_the_version_is_told() -> None:
     done = reelweave("--version")
     assert (done.returncode, done.stdout) == (0, f"reelweave {version('reelweave')}\n")
+
+
+def test_ctrl_c_while_the_program_is_imported_shows_no_traceback() -> None:
+    code = """
+import sys
+from importlib.abc import MetaPathFinder
+class Interrupted(MetaPathFinder):
+    def find_spec(self, name, *_):
+        if name == "reelweave.pipelines.cli":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupted())
+from reelweave.__main__ import main
+sys.exit(main())
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert ended.returncode == 130
+    assert ended.stderr == "reelweave: interrupted; run the same command again\n"
 
 
 def test_a_reader_that_has_gone_is_no_failure() -> None:
