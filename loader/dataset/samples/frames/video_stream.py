@@ -145,7 +145,8 @@ def count_frames(container: "InputContainer") -> dict[int, int]:
 def choose_stream(container: "InputContainer", frames: dict[int, int]) -> "VideoStream":
     """Return the stream that a player shows: films before stills, default before others, then the largest.
 
-    A stream is a still beside one of twenty times its frames, and the picture of an AVIF beside any sequence.
+    A stream is a still beside one of twenty times its frames. One frame is a still beside any film, as is the picture
+    of an AVIF beside a sequence.
 
     Args:
         container: container with the streams.
@@ -164,12 +165,17 @@ def choose_stream(container: "InputContainer", frames: dict[int, int]) -> "Video
         decodable,
         key=lambda stream: (
             not (_is_item(stream) and max_frames > 1),
-            frames.get(stream.index, 0) * _STILLS >= max_frames,
+            _is_film(frames.get(stream.index, 0), max_frames),
             bool(stream.disposition & Disposition.default),
             stream.codec_context.width * stream.codec_context.height,
             -stream.index,
         ),
     )
+
+
+def _is_film(frames: int, most: int) -> bool:
+    """Return whether a stream of so many frames is no still beside one of the most frames, as a cover is."""
+    return frames * _STILLS >= most and (frames > 1 or most <= 1)
 
 
 def _is_item(stream: "VideoStream") -> bool:

@@ -7,6 +7,7 @@ import pytest
 
 from reelweave.curate.foreign.probe import probe
 from reelweave.curate.run.curate import curate
+from reelweave.loader.dataset.samples.frames.shown_frames import decoded_frames
 from tests.curate.run.test_run import SMALL
 from tests.cutting import curated, sound
 from tests.player import ffmpeg
@@ -104,3 +105,16 @@ def test_the_main_track_is_kept_and_the_choice_said(name: str, tmp_path: Path) -
     words, said = TRACKS[name]
     expected = "its only sound is marked as audio description" if said == "only" else f"the {said}"
     assert kept(film(tmp_path / name, words, _LARGE)) == ("aac", expected, _MAIN)
+
+
+@pytest.mark.parametrize("name", but(("cover_first.mkv",), ["cover_first.mkv", "cover_first.mp4"]))
+def test_a_short_film_is_shown_behind_a_cover_that_is_the_first_track(name: str, tmp_path: Path) -> None:
+    cover, slow, path = tmp_path / "cover.jpg", tmp_path / "slow.mkv", tmp_path / name
+    ffmpeg(["-f", "lavfi", "-i", "testsrc=s=640x360", "-frames:v", "1", str(cover)])
+    ffmpeg(["-f", "lavfi", "-i", "testsrc2=s=96x64:r=1:d=10", *_ENCODERS.split(), str(slow)])
+    ffmpeg(["-i", str(cover), "-i", str(slow), "-map", "0", "-map", "1", "-c", "copy", str(path)])
+    ((record, _),) = curated(path, tmp_path / "out", stitch={"enabled": False})
+    assert (record.state, record.start_s, record.end_s, record.frames) == ("kept", 0, 10, 10)
+    media = probe(path.read_bytes())
+    assert (media.frames, media.width, media.height) == (10, 96, 64)
+    assert sum(1 for _ in decoded_frames(path.read_bytes())) == 10
