@@ -20,6 +20,7 @@ from reelweave.curate.ledger.ledger import Ledger
 from reelweave.curate.ledger.records import Record
 from reelweave.curate.shots.spans import Span
 from reelweave.curate.source_pass.cut_source import CutSource
+from reelweave.curate.source_pass.scan import scan
 from reelweave.curate.sources.inputs import list_sources
 from reelweave.loader.storage import StorageConfig, open_storage
 
@@ -79,6 +80,18 @@ def clips_of(
     failed = [result for result in results if isinstance(result, FailedClip)]
     assert not failed, failed
     return [result for result in results if isinstance(result, CutClip)]
+
+
+def cut_smart(path: Path, bounds: Sequence[tuple[int, int]], **cut_values: Any) -> list[CutClip]:
+    """Smart cuts of frames ``[first, last)`` of a file, in a second pass; all frames are compared with the source."""
+    values = {"mode": "smart", "verify": "whole", **cut_values}
+    stage = CurateConfig.model_validate({"cut": values}).source_stage()
+    with path.open("rb") as file, scan(file, stage) as seen:
+        times_s = seen.timeline.times_s
+        wanted = [Span(first, last, float(times_s[first]), float(times_s[last])) for first, last in bounds]
+        results = list(cut(file, seen.timeline, wanted, seen.size, stage.cut, smart=seen.smart))
+    assert all(isinstance(clip, CutClip) for clip in results), results
+    return [clip for clip in results if isinstance(clip, CutClip)]
 
 
 def describe(data: bytes) -> dict[str, object]:

@@ -11,6 +11,7 @@ class CutConfig(Settings):
     """Encoding of spans as clips."""
 
     SPEED_ONLY: ClassVar = frozenset({"ahead_mb"})
+    ADDED: ClassVar = frozenset({"max_copied_mbps"})
 
     mode: Literal["encode", "copy", "auto", "smart"] = Field(
         "encode",
@@ -23,6 +24,12 @@ class CutConfig(Settings):
         ge=0,
         description="time that a clip may lose at each end so that its packets can be copied, seconds; for cut.mode"
         " copy and auto. Lost time counts as filtered",
+    )
+    max_copied_mbps: float = Field(
+        100.0,
+        gt=0,
+        description="maximum bit rate of a source whose pictures are copied by cut.mode smart, megabits per second, by"
+        " its size and stated duration. Clips have that rate; sources above it are encoded",
     )
     max_bits: Literal[8, 10] = Field(
         8,

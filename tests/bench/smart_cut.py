@@ -10,13 +10,16 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
 from reelweave.curate.frames.source import open_video
+from reelweave.loader.read.decode import decode_with_pyav
 from tests.clip_readers import READERS, faults
-from tests.cutting import curated, pictures
+from tests.cutting import curated, cut_smart, pictures
+from tests.media import read_number, read_numbers, write_video
 
 ROUNDS = 2
 STRIDE = 5
@@ -103,6 +106,86 @@ def compare(paths: list[Path]) -> int:
     return bool(wrong)
 
 
+PRESETS = ("ultrafast", "superfast", "veryfast", "faster", "fast", "medium", "slow", "slower", "veryslow")
+TUNES = ("film", "animation", "grain", "stillimage", "fastdecode", "zerolatency")
+PARAMS = (
+    "open-gop=1:bframes=3",
+    "open-gop=1:bframes=8:b-adapt=0:keyint=30:min-keyint=5",
+    "intra-refresh=1",
+    "b-pyramid=none:bframes=3",
+    "b-pyramid=strict:bframes=6:b-adapt=0",
+    "bframes=16:b-adapt=0:ref=16",
+    "bframes=0:ref=16",
+    "cabac=0:8x8dct=0:bframes=2",
+    "weightp=2:weightb=1:bframes=3",
+    "slices=4",
+    "slice-max-size=300",
+    "nal-hrd=vbr:vbv-maxrate=4000:vbv-bufsize=4000",
+    "nal-hrd=cbr:bitrate=900:vbv-maxrate=900:vbv-bufsize=900:filler=1",
+    "repeat-headers=1:aud=1",
+    "sps-id=0:stitchable=1",
+    "sps-id=31",
+    "constrained-intra=1",
+    "bluray-compat=1:level=4.1:vbv-maxrate=9000:vbv-bufsize=9000:slices=4",
+    "keyint=infinite:scenecut=60",
+    "keyint=9:min-keyint=9:scenecut=0:bframes=5",
+    "pic-struct=1:bframes=2",
+    "direct=temporal:bframes=4",
+    "direct=spatial:bframes=4:ref=6",
+    "qp=0",
+    "interlaced=1",
+    "fake-interlaced=1",
+    "frame-packing=3",
+    "opencl=0:rc-lookahead=60:bframes=3:keyint=50",
+)
+CONTAINERS = ("mp4", "mkv", "ts", "mov", "avi", "flv")
+SPANS = ((7, 60), (61, 93))
+
+
+def encode_variants() -> Iterator[tuple[str, Path]]:
+    """Yield numbered films of every setting, the containers by turns, with their names."""
+    settings = [({"preset": preset, "g": "25"}, preset) for preset in PRESETS]
+    settings += [({"tune": tune, "g": "25"}, tune) for tune in TUNES]
+    settings += [({"g": "25", "x264-params": f"mbtree=0:{params}"}, params) for params in PARAMS]
+    for number, (options, name) in enumerate(settings):
+        with tempfile.TemporaryDirectory() as folder:
+            suffix = CONTAINERS[number % len(CONTAINERS)]
+            yield f"{name} ({suffix})", write_video(Path(folder) / f"a.{suffix}", (40, 60), options=options)
+
+
+def sweep() -> int:
+    wrong: list[str] = []
+    clips = smart_clips = copied = 0
+    for name, path in encode_variants():
+        found = cut_smart(path, SPANS)
+        for clip, (first, last) in zip(found, SPANS, strict=True):
+            clips += 1
+            copied_frames, _ = copied_of(clip.remark)
+            smart_clips, copied = smart_clips + bool(copied_frames), copied + copied_frames
+            if read_numbers(clip.data) != list(range(first, last)):
+                wrong.append(f"{name}: other frames")
+            wrong += [
+                f"{name}, {reader}: {fault}" for reader in READERS for fault in faults(clip.data, reader, 4)
+            ]
+            wrong += [f"{name}: loader, window at {at}" for at in _wrong_windows(clip.data, first, last)]
+        print(f"{name}: {[clip.remark for clip in found]}", flush=True)
+    print(
+        f"{clips} clips, {smart_clips} smart, {copied} frames copied, {len(wrong)} differ", *wrong, sep="\n"
+    )
+    return bool(wrong)
+
+
+def _wrong_windows(data: bytes, first: int, last: int) -> list[int]:
+    """First frames of windows of five that the loader reads otherwise."""
+    wrong = []
+    for at in range(0, last - first - 5, 7):
+        video = np.zeros((3, 5, 128, 160), np.uint8)
+        decode_with_pyav(data, np.arange(at, at + 5), video)
+        shown = [read_number(video[:, frame].transpose(1, 2, 0)) - first for frame in range(5)]
+        wrong += [at] if shown != list(range(at, at + 5)) else []
+    return wrong
+
+
 def _digest(picture: np.ndarray) -> bytes:
     return hashlib.blake2b(np.ascontiguousarray(picture), digest_size=16).digest()
 
@@ -114,4 +197,5 @@ def _digests(path: Path) -> set[bytes]:
 
 if __name__ == "__main__":
     films = [Path(name) for name in sys.argv[2:]]
-    sys.exit(compare(films) if sys.argv[1] == "frames" else measure(films))
+    commands = {"films": lambda: measure(films), "frames": lambda: compare(films), "encoders": sweep}
+    sys.exit(commands[sys.argv[1]]())

@@ -61,7 +61,8 @@ class SmartPackets:
     Memory is six bytes a packet and eight a frame. The bytes of packets are kept only while `keeps` is true.
 
     Args:
-        stream: Video stream of the source.
+        stream: Video stream of the source, used until the source is closed.
+        fault: Reason why nothing of the source is copied, where one is known before.
 
     Attributes:
         kept_bytes: Size of the packets that are kept.
@@ -70,13 +71,13 @@ class SmartPackets:
         prefix: Bytes of the length prefixes of packets; None for start codes.
     """
 
-    def __init__(self, stream: VideoStream, *, keeps: bool = False) -> None:
+    def __init__(self, stream: VideoStream, *, keeps: bool = False, fault: str | None = None) -> None:
         self._stream, self.keeps = stream, keeps
         header = bytes(stream.codec_context.extradata or b"")
         self._is_h264 = stream.codec_context.codec.canonical_name == "h264"
         sets, self.prefix = header_sets(header) if self._is_h264 else ([], None)
         self._current: dict[tuple[int, int], bytes] = {}
-        self._fault: str | None = None
+        self._fault = fault
         self._flags = bytearray()
         self._generations = array("H")
         self._sets: list[tuple[bytes, ...]] = []

@@ -13,6 +13,9 @@ IDR, SEI, SPS, PPS, FILLER = 5, 6, 7, 8, 12
 LAYERED = frozenset({2, 3, 4, 13, 14, 15, 19, 20, 21})
 """Types of data partitions, auxiliary pictures, and layers of SVC and MVC, which are not copied."""
 
+_UNSPECIFIED = range(24, 32)  # such as metadata of Dolby Vision
+_LEFT_OUT = frozenset({SPS, PPS, FILLER, *_UNSPECIFIED})
+
 MOST_IDS = 32
 """Ids that a sequence parameter set may have."""
 
@@ -210,7 +213,7 @@ def record(sets: Sequence[bytes]) -> bytes:
     return b"".join(parts)
 
 
-def sample(units: Iterable[bytes], left_out: frozenset[int] = frozenset({SPS, PPS, FILLER})) -> bytes:
+def sample(units: Iterable[bytes], left_out: frozenset[int] = _LEFT_OUT) -> bytes:
     """Return a sample of MP4: NAL units with lengths of four bytes, without some types.
 
     Args:

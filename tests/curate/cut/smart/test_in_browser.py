@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from tests.browser import Browser, chromium
-from tests.curate.cut.smart.test_smart_cut import GROUPS, copied_in, smart
-from tests.cutting import clips_of
+from tests.curate.cut.smart.test_smart_cut import GROUPS, copied_in
+from tests.cutting import clips_of, cut_smart
 from tests.media import read_number, write_video
 
 # What is drawn before the frame is presented is the one before it, of encoded clips too.
@@ -47,11 +47,11 @@ def test_chromium_shows_each_frame_after_a_seek(tmp_path: Path) -> None:
         pytest.skip("needs Chromium or Chrome")
     path, page_file = write_video(tmp_path / "a.mp4", (65, 35), options=GROUPS), tmp_path / "page.html"
     page_file.write_text("<!doctype html><title>clips</title><link rel=icon href=data:,>")
-    (cut_smart,), (encoded,) = smart(path, [(31, 96)]), clips_of(path, [(31, 96)])
-    assert 0 < copied_in(cut_smart) < 65
+    (ours,), (encoded,) = cut_smart(path, [(31, 96)]), clips_of(path, [(31, 96)])
+    assert 0 < copied_in(ours) < 65
     order = np.random.default_rng(0).permutation(65).tolist()
     with Browser(where) as browser, browser.opened(page_file) as page:
-        for clip in (encoded, cut_smart):
+        for clip in (encoded, ours):
             data = base64.b64encode(clip.data).decode()
             width, height, shown = page.evaluate(SEEK, [data, [(at + 0.5) / 25 for at in order]])
             pictures = [

@@ -82,7 +82,7 @@ def test_sets_with_start_codes_are_those_of_the_record(tmp_path: Path) -> None:
 
 
 def test_units_of_both_spellings_become_one_sample() -> None:
-    units = [b"\x67\x64", b"\x68\xee", b"\x65\x88\x84", b"\x0c\xff\x80"]
+    units = [b"\x67\x64", b"\x68\xee", b"\x65\x88\x84", b"\x0c\xff\x80", b"\x7c\x01"]
     spelled = b"".join(b"\0\0\0\1" + unit for unit in units)
     short = b"".join(len(unit).to_bytes(2, "big") + unit for unit in units)
     assert units_of(spelled, None) == units_of(short, 2) == units

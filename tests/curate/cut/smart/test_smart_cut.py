@@ -9,15 +9,12 @@ import av
 import numpy as np
 import pytest
 
-from reelweave.curate.config import CurateConfig
-from reelweave.curate.cut import CutClip, CutConfig, cut
+from reelweave.curate.cut import CutClip, CutConfig
 from reelweave.curate.cut.smart import builder, edges
 from reelweave.curate.cut.smart.parameter_sets import units_of
-from reelweave.curate.shots.spans import Span
-from reelweave.curate.source_pass.scan import scan
 from tests.clip_readers import READERS, faults
 from tests.curate.frames.test_probe import edited
-from tests.cutting import clips_of, curated, describe, pictures
+from tests.cutting import clips_of, curated, cut_smart, describe, pictures
 from tests.media import CORPUS, NO_CORPUS, read_numbers, write_video
 from tests.thorough import beyond, but
 
@@ -27,18 +24,6 @@ GROUPS = {"g": "20", "bf": "3", "x264-params": "b-pyramid=normal:scenecut=0:keyi
 
 def params(words: str, **others: str) -> dict[str, object]:
     return {"options": {"g": "20", "x264-params": f"scenecut=0:keyint_min=20:{words}", **others}}
-
-
-def smart(path: Path, bounds: Sequence[tuple[int, int]] = BOUNDS, **cut_values: Any) -> list[CutClip]:
-    """Smart cuts of frames ``[first, last)`` of a file, all of which are compared with the source."""
-    values = {"mode": "smart", "verify": "whole", **cut_values}
-    stage = CurateConfig.model_validate({"cut": values}).source_stage()
-    with path.open("rb") as file, scan(file, stage) as seen:
-        times_s = seen.timeline.times_s
-        wanted = [Span(first, last, float(times_s[first]), float(times_s[last])) for first, last in bounds]
-        found = list(cut(file, seen.timeline, wanted, seen.size, stage.cut, smart=seen.smart))
-    assert all(isinstance(clip, CutClip) for clip in found), found
-    return [clip for clip in found if isinstance(clip, CutClip)]
 
 
 def copied_in(clip: CutClip) -> int:
@@ -67,7 +52,7 @@ def check(
 
 def test_copied_frames_are_equal_and_every_reader_shows_each_frame(tmp_path: Path) -> None:
     path = write_video(tmp_path / "a.mp4", (65, 35), options=GROUPS)
-    clips = smart(path)
+    clips = cut_smart(path, BOUNDS)
     check(path, clips)
     assert [copied_in(clip) >= least for clip, least in zip(clips, (26, 22, 0), strict=True)] == [True] * 3
     assert clips[1].codec_mode == "smart"
@@ -106,7 +91,7 @@ SOURCES: dict[str, tuple[str, dict[str, Any]]] = {
 def test_sources_of_every_kind(kind: str, tmp_path: Path) -> None:
     name, options = SOURCES[kind]
     path = write_video(tmp_path / name, (65, 35), **options)
-    clips = smart(path)
+    clips = cut_smart(path, BOUNDS)
     check(path, clips, rate=Fraction(options.get("rate", 25)))
     assert any(clip.remark.startswith("smart: ") for clip in clips), [clip.remark for clip in clips]
     reader = sorted(READERS)[len(kind) % len(READERS)]
@@ -133,7 +118,7 @@ def test_what_holds_nothing_to_copy_is_encoded(
     name: str, options: dict[str, Any], remark: str | None, tmp_path: Path
 ) -> None:
     path = write_video(tmp_path / name, (65, 35), **options)
-    (clip,) = smart(path, [(31, 66)])
+    (clip,) = cut_smart(path, [(31, 66)])
     assert clip.codec_mode == "encode"
     assert remark is None or clip.remark == remark
     assert read_numbers(clip.data) == list(range(31, 66))
@@ -141,7 +126,14 @@ def test_what_holds_nothing_to_copy_is_encoded(
 
 def test_a_clip_of_a_source_without_copies_has_the_bytes_of_encode(tmp_path: Path) -> None:
     path = write_video(tmp_path / "a.mp4", (65, 35), codec="mpeg4")
-    assert [clip.data for clip in smart(path)] == [clip.data for clip in clips_of(path, BOUNDS)]
+    assert [clip.data for clip in cut_smart(path, BOUNDS)] == [clip.data for clip in clips_of(path, BOUNDS)]
+
+
+def test_a_source_of_a_higher_bit_rate_than_the_limit_is_encoded(tmp_path: Path) -> None:
+    path = write_video(tmp_path / "a.mp4", (65, 35), options=GROUPS)
+    clips = cut_smart(path, BOUNDS, max_copied_mbps=0.01)
+    assert {clip.remark for clip in clips} == {"encoded: bit rate above 0.01 Mbit/s"}
+    assert [clip.data for clip in clips] == [clip.data for clip in clips_of(path, BOUNDS)]
 
 
 def test_equal_ids_would_be_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,7 +146,7 @@ def test_equal_ids_would_be_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     path = write_video(tmp_path / "a.mp4", (65, 35), options={**GROUPS, "profile": "main", "crf": "30"})
     monkeypatch.setattr(builder, "EdgeEncoder", SameId)
     for verify in ("ends", "whole"):
-        (clip,) = smart(path, [(31, 66)], verify=verify)
+        (clip,) = cut_smart(path, [(31, 66)], verify=verify)
         assert clip.remark == "encoded: its smart cut did not verify"
         assert read_numbers(clip.data) == list(range(31, 66))
 
@@ -170,7 +162,7 @@ def test_sets_that_change_in_mid_film_divide_what_is_copied(tmp_path: Path) -> N
         )
     path = tmp_path / "a.ts"
     path.write_bytes(b"".join((tmp_path / f"{number}.ts").read_bytes() for number in range(2)))
-    clips = smart(path, [(0, 40), (41, 90)])
+    clips = cut_smart(path, [(0, 40), (41, 90)])
     check(path, clips, [(0, 40), (41, 90)])
     assert clips[1].remark == "encoded: changed parameter sets"
 
@@ -179,7 +171,7 @@ def test_an_edit_list_of_the_source_hides_frames_from_smart_cuts_too(tmp_path: P
     data = edited(write_video(tmp_path / "a.mp4", (60,), options=GROUPS).read_bytes(), 7, 45)
     path = tmp_path / "edited.mp4"
     path.write_bytes(data)
-    (clip,) = smart(path, [(0, 40)])
+    (clip,) = cut_smart(path, [(0, 40)])
     assert read_numbers(clip.data) == list(range(7, 47))
     assert 22 < copied_in(clip) <= 27  # from frame 20 of the file on
 
@@ -199,15 +191,15 @@ def test_lengths_of_two_bytes_become_four(tmp_path: Path) -> None:
                 other.stream, other.time_base = written, packet.time_base
                 other.pts, other.dts, other.is_keyframe = packet.pts, packet.dts, packet.is_keyframe
                 target.mux(other)
-    clips = smart(short)
+    clips = cut_smart(short, BOUNDS)
     check(path, clips)
-    assert [clip.data for clip in clips] == [clip.data for clip in smart(path)]
+    assert [clip.data for clip in clips] == [clip.data for clip in cut_smart(path, BOUNDS)]
 
 
 def test_frames_of_variable_rate_are_copied_where_each_is_shown_once(tmp_path: Path) -> None:
     times_s = [at / 25 + (0.08 if at > 70 else 0) for at in range(100)]
     path = write_video(tmp_path / "a.mp4", (100,), times_s=times_s, **params("bframes=2"))
-    (clip,) = smart(path, [(31, 95)])
+    (clip,) = cut_smart(path, [(31, 95)])
     numbers = read_numbers(clip.data)
     assert numbers == [*range(31, 70), *[70] * 3, *range(71, 95)]
     assert 40 < copied_in(clip) <= 30 + 15  # from frame 40 to 69, and from 80 on
@@ -240,6 +232,6 @@ def test_smart_cuts_need_an_encoder_whose_sets_can_be_named() -> None:
 @pytest.mark.parametrize("name", beyond(1, ["duplicates/pair2_a.mp4", "originals/chaplin_policeman.mp4"]))
 def test_real_films(name: str) -> None:
     path = CORPUS / name
-    clips = smart(path, [(20, 70)])
+    clips = cut_smart(path, [(20, 70)])
     check(path, clips, [(20, 70)], rate=clips[0].rate)
     assert faults(clips[0].data, "decord", 20) == []
