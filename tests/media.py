@@ -166,11 +166,11 @@ def _encoded(
         return Path(file.name).read_bytes()
 
 
-def with_display_matrix(data: bytes, a: int, b: int, c: int, d: int) -> bytes:
+def with_display_matrix(data: bytes, a: float, b: float, c: float, d: float) -> bytes:
     """An MP4 whose first track is shown at (a x + c y, b x + d y)."""
     at = data.index(b"tkhd") + 4 + 40
     one = 1 << 16
-    values = (a * one, b * one, 0, c * one, d * one, 0, 0, 0, 1 << 30)
+    values = (round(a * one), round(b * one), 0, round(c * one), round(d * one), 0, 0, 0, 1 << 30)
     return data[:at] + struct.pack(">9i", *values) + data[at + 36 :]
 
 

@@ -13,7 +13,7 @@ from av.packet import Packet
 from av.video.stream import VideoStream
 
 from reelweave.curate.cut.sound_state import FROM_THE_BEGIN, WholeBlocks
-from reelweave.curate.frames.clocks.laps import without_laps
+from reelweave.curate.frames.clocks.packet_stamps import mended_stamps
 from reelweave.curate.frames.sound_clock import SoundClock
 
 _MAX_AHEAD_BYTES = 1 << 28
@@ -50,7 +50,7 @@ class Feed:
         sound_clock: SoundClock | None = None,
     ) -> None:
         streams = [video] if sound is None else [video, sound]
-        self._packets = without_laps(container.demux(*streams), container.format.name)
+        self._packets = mended_stamps(container.demux(*streams), container.format.name)
         self._video_index = video.index
         self._keep_video = keep_video
         self._waiting: deque[Packet[VideoStream]] | None = deque()

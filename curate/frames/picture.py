@@ -39,6 +39,7 @@ _TURNS = {
 }
 _BT2020 = 9  # primaries in ITU-T H.273
 _TRANSFERS = {0: "SDR", hdr.PQ: "PQ", hdr.HLG: "HLG"}
+_ROUNDED = 2  # degrees by which a right angle may be off, as PyAV tells it
 _FORMATS = {8: "yuv420p", 10: "yuv420p10le"}
 
 MOST_SHAPES = 1000
@@ -93,6 +94,12 @@ def geometry(frame: VideoFrame, pixel_aspect: Fraction | None, max_bits: int = 8
     even = max(2, width - width % 2), max(2, height - height % 2)
     deep = is_hdr(frame) or max(part.bits for part in frame.format.components) > 8
     return Geometry(*even, 10, light_of(frame)) if deep and max_bits > 8 else Geometry(*even)
+
+
+def oblique(frame: VideoFrame) -> str:
+    """Return words where a frame states a turn that is no right angle, "" elsewhere; the nearest one is taken."""
+    off = abs(frame.rotation - 90 * round(frame.rotation / 90))
+    return "states a turn that is no right angle; the nearest one is taken" if off > _ROUNDED else ""
 
 
 class Finisher:

@@ -20,7 +20,7 @@ from av.packet import Packet
 from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
-from reelweave.curate.frames.clocks.laps import without_laps
+from reelweave.curate.frames.clocks.packet_stamps import mended_stamps
 from reelweave.curate.frames.clocks.rates import FLEETING_S
 from reelweave.curate.frames.frame_times import FrameTimes
 
@@ -90,11 +90,11 @@ class NotingDemuxer:
 
     def _demux(self, video: VideoStream) -> Iterator[Packet[VideoStream]]:
         if self._sound is None:
-            yield from without_laps(self._container.demux(video), self._container.format.name)
+            yield from mended_stamps(self._container.demux(video), self._container.format.name)
             return
         noted = self.sound
         packets = self._container.demux(video, self._sound)
-        for packet in without_laps(packets, self._container.format.name):
+        for packet in mended_stamps(packets, self._container.format.name):
             if packet.stream.index == video.index:
                 noted.pictures += packet.size > 0
                 yield cast("Packet[VideoStream]", packet)

@@ -18,7 +18,7 @@ from reelweave.curate.frames.container.further_film import unread_from
 from reelweave.curate.frames.container.immersive import immersive
 from reelweave.curate.frames.container.stream_choice import SoundChoice, choose_sound, left_out
 from reelweave.curate.frames.frame_times import FrameTimes
-from reelweave.curate.frames.picture import Geometry, geometry
+from reelweave.curate.frames.picture import Geometry, geometry, oblique
 from reelweave.curate.frames.probe import Probe, probe
 from reelweave.curate.frames.sound_clock import SoundClock, SoundStamps
 from reelweave.curate.frames.source import SourceError, open_video
@@ -175,7 +175,7 @@ def join(
         source_bytes = container.size
         depth, stored = Geometry(0, 0), ""
         if (frame := next(container.decode(stream), None)) is not None:
-            stored = immersive(frame)
+            stored = "; ".join(filter(None, (immersive(frame), oblique(frame))))
             if config.cut.max_bits > 8:
                 depth = geometry(frame, header.pixel_aspect, config.cut.max_bits)
     joiner = _Joiner(header, config, SoundStamps(tick_s), segments)

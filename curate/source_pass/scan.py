@@ -23,7 +23,7 @@ from reelweave.curate.frames.decode.decoder import Decoder
 from reelweave.curate.frames.frame_times import Damage, FrameTimes, timeline
 from reelweave.curate.frames.interlace import CombMeter, FieldOrder
 from reelweave.curate.frames.perceptual import PICTURE
-from reelweave.curate.frames.picture import Geometry, Shape, geometry, marks_of, size_at
+from reelweave.curate.frames.picture import Geometry, Shape, geometry, marks_of, oblique, size_at
 from reelweave.curate.frames.probe import Probe, probe, too_long
 from reelweave.curate.frames.sound_clock import (
     NotingDemuxer,
@@ -238,7 +238,7 @@ def _scan(file: BinaryIO, config: SourceStageConfig, segments: Sequence[Segment]
             if size is None:
                 size = geometry(frame, None, config.cut.max_bits)
                 size = size_at(decoder.shapes, 0, size, config.cut.max_bits)
-                stored = immersive(frame)
+                stored = "; ".join(filter(None, (immersive(frame), oblique(frame))))
                 if noted is not None:
                     noted.begin(frame)
                 if lookahead is not None:

@@ -72,3 +72,14 @@ def test_pictures_that_are_stored_mirrored_come_out_as_viewers_show_them(
     video_CTHW = np.empty((3, 1, 128, 160), np.uint8)
     decode(data, np.array([0]), video_CTHW, upright=False)
     assert np.abs(video_CTHW[:, 0].transpose(1, 2, 0).astype(int) - shown).mean() < 12
+
+
+@pytest.mark.parametrize(("degrees", "words"), [(30, "states a turn that is no right angle"), (90, "")])
+def test_a_turn_that_is_no_right_angle_is_said(degrees: int, words: str, tmp_path: Path) -> None:
+    path = write_video(tmp_path / "a.mp4", (60,))
+    sine, cosine = np.sin(np.radians(degrees)), np.cos(np.radians(degrees))
+    path.write_bytes(with_display_matrix(path.read_bytes(), cosine, sine, -sine, cosine))
+    ((record, _),) = curated(path, tmp_path / "out")
+    assert record.state == "kept"
+    assert record.reason.startswith(words)
+    assert bool(record.reason) == bool(words)
