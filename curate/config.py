@@ -122,7 +122,7 @@ class SourceStageConfig(BaseModel, frozen=True, extra="forbid"):
             the ledger notices.
     """
 
-    REVISION: ClassVar = 41
+    REVISION: ClassVar = 42
 
     probe: ProbeConfig = ProbeConfig()
     shots: ShotConfig = ShotConfig()

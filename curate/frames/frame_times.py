@@ -25,6 +25,7 @@ _SEVERAL_TICKS = 1.5
 _HELD = 1.5
 """Frames of a constant rate for which the last one is shown, and states it, above which it is held."""
 
+_HALF = 0.51  # share of a frame's time, with its rounding
 _REORDERED = 16  # frames at the end, any of which may state the end: MP4 states durations in order of coding
 _LAST_FRAMES = 48  # that tell how long the last one lasts, if nothing says so
 _LEAST_GAPS = 4
@@ -130,7 +131,7 @@ def timeline(
             # The decoder guesses the last stamp by the tick where AVI has empty packets between frames.
             rate, constant, times_s[-1] = other_rate, True, times_s[-2] + 1 / float(other_rate)
     last_s = 1 / float(rate)
-    if not constant and last_duration:
+    if not constant and last_duration and not _understated(times_s, durations, time_base):
         last_s = float(last_duration * time_base)
     elif not constant:
         last_s = 1 / float(choose_clip_rate(times_s[-_LAST_FRAMES:], rate, math.inf))
@@ -144,6 +145,14 @@ def timeline(
         return line
     shifts_s = np.append(clock.shifts, clock.shifts[-1]) * float(time_base)
     return replace(line, shifts_s=shifts_s, breaks=clock.breaks)
+
+
+def _understated(times_s: NDArray[np.float64], durations: Sequence[int] | None, time_base: Fraction) -> bool:
+    """Return whether most frames state half of their time or less: one tick each, as AVI of empty slots does."""
+    if durations is None or len(times_s) <= _LEAST_GAPS:
+        return False
+    stated_s = np.array(durations[:-1], np.float64) * float(time_base)
+    return bool(np.median(stated_s / np.diff(times_s)) <= _HALF)
 
 
 def _held_s(

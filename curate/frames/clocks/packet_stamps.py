@@ -30,8 +30,9 @@ def _with_usual_delays(packets: Iterable[Packet[Any]]) -> Iterator[Packet[Any]]:
         if packet.size and packet.pts is not None and packet.time_base:
             packet.pts += later
             packet.dts = packet.pts
-            if packet.duration * packet.time_base <= _SHORTEST_S:
+            delay = packet.duration or 0
+            if delay * packet.time_base <= _SHORTEST_S:
                 usual = int(_USUAL_S / packet.time_base)
-                later += usual - packet.duration
+                later += usual - delay
                 packet.duration = usual
         yield packet

@@ -11,6 +11,7 @@ STANDARD_RATES = tuple(
     for rate in ("24000/1001", "24", "25", "30000/1001", "30", "48", "50", "60000/1001", "60", "100", "120")
 )
 CONSTANT_TOLERANCE = 0.25  # frame durations; container ticks (1 ms in Matroska) move frames by less
+_JITTER = 0.45  # the same, below which the middle of each slot still meets the frame of its number
 _MOST_OFF_S = 0.02  # time by which a clip of a variable source may move a frame
 _SNAP_TOLERANCE = 0.01  # relative distance within which a measured rate snaps to a standard rate
 _HALF_TOLERANCE = 0.001  # the same for whole and half rates, as webcams have: 15, 7.5
@@ -87,6 +88,8 @@ def choose_clip_rate(times_s: Seconds, source: Fraction, max_fps: float) -> Frac
         off_s = min(CONSTANT_TOLERANCE / float(rate), _MOST_OFF_S)
         if _lies_on_grid(times_s, rate, ((0, len(times_s)),), off_s):
             return rate if rate <= max_fps else Fraction(max_fps).limit_denominator(1001)
+    if usual is not None and usual <= max_fps and _is_jittered(times_s, usual):
+        return usual
     nominal = _fit_rate(times_s, _nominal(gaps_s, max_fps), max_fps)
     if abs(nominal - source) <= _SNAP_TOLERANCE * source:
         nominal = source
@@ -168,6 +171,11 @@ def _fit_rate(times_s: Seconds, rate: Fraction, max_fps: float) -> Fraction:
     ]
     best = max((candidate for candidate in near if candidate <= max_fps), key=fit, default=rate)
     return best if fit(best) >= max(_LEAST_FIT, fit(rate) + _BETTER_FIT) else rate
+
+
+def _is_jittered(times_s: Seconds, rate: Fraction) -> bool:
+    """Return whether each slot of a rate shows one frame of its own, however unevenly they come, as browsers record."""
+    return _lies_on_grid(times_s, rate, ((0, len(times_s)),), min(_JITTER / float(rate), _MOST_OFF_S))
 
 
 def _drops_frames(gaps_s: Seconds, rate: Fraction) -> bool:

@@ -1,13 +1,15 @@
 """A last picture that is held is shown for as long as players show it."""
 
+from fractions import Fraction
 from pathlib import Path
 
+import av
 import pytest
 
 from tests.curate.foreign.test_foreign_probe import remuxed
 from tests.cutting import curated, pictures
 from tests.held import HELD, held_film
-from tests.media import write_video
+from tests.media import numbered_frame, read_numbers, write_video
 from tests.thorough import but
 
 
@@ -36,3 +38,20 @@ def test_a_film_that_is_cut_off_is_not_taken_for_one_whose_last_picture_is_held(
     *_, (record, _) = curated(path, tmp_path / "out", spans={"min_clip_s": 0.5})
     assert record.state == "failed"
     assert record.reason.startswith("the file is cut off: it promises 4.00 s and holds ")
+
+
+def test_a_last_frame_of_avi_that_states_half_a_slot_is_shown(tmp_path: Path) -> None:
+    """FFmpeg's muxer takes ticks of half a frame for VP9 and AV1, and each frame states one of them."""
+    path = tmp_path / "a.avi"
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("mpeg4", rate=60, options={"qscale": "3"})
+        stream.width, stream.height, stream.pix_fmt = 160, 128, "yuv420p"
+        for number in range(60):
+            frame = av.VideoFrame.from_ndarray(numbered_frame(number, 160, 128), "rgb24")
+            frame = frame.reformat(format="yuv420p")
+            frame.pts, frame.time_base = 2 * number + 2 * (number > 0), Fraction(1, 60)
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode(None))
+    ((record, clip),) = curated(path, tmp_path / "out", spans={"min_clip_s": 0.5})
+    assert (record.state, record.fps) == ("kept", 30)
+    assert sorted(set(read_numbers(clip))) == list(range(60))

@@ -174,3 +174,14 @@ def test_a_rate_beside_a_usual_one_stays_what_it_is(rate: str) -> None:
     stated = Fraction(rate)
     pts = [round(number / float(stated) / float(TICK)) for number in range(300)]
     assert timeline(pts, TICK, None, stated, (), 60.0).rate == stated
+
+
+@pytest.mark.parametrize("rate", [25, 30])
+def test_stamps_that_jitter_keep_the_rate_and_repeat_no_frame(rate: int, tmp_path: Path) -> None:
+    """As browsers record: 30 frames a second became 40.3, and a quarter of them was repeated."""
+    jitter_s = np.random.default_rng(3).uniform(-0.007, 0.007, 5 * rate)
+    times_s = np.round(np.maximum(np.arange(5 * rate) / rate + jitter_s, 0), 3)
+    path = write_video(tmp_path / "a.mkv", (5 * rate,), rate=rate, times_s=times_s)
+    ((record, clip),) = records_of(path, tmp_path / "out")
+    assert (record.state, record.fps, record.frames) == ("kept", rate, 5 * rate)
+    assert read_numbers(clip) == list(range(5 * rate))
