@@ -1,7 +1,7 @@
 """Batches of a stream: microbatches, packs and optimizer steps."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, NamedTuple, NoReturn, Self
 
 import torch
@@ -58,7 +58,7 @@ class ReadCounts(NamedTuple):
 NO_READS = ReadCounts()
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class EncodedClips:
     """Encoded clips of B samples; ``media[number]`` is a view of one clip's bytes.
 
@@ -72,6 +72,9 @@ class EncodedClips:
     offsets: tuple[int, ...]
     frames: tuple[IndexArray, ...]
 
+    def __repr__(self) -> str:
+        return f"EncodedClips({len(self)} clips of {self.offsets[-1]} bytes)"
+
     def __len__(self) -> int:
         return len(self.frames)
 
@@ -79,7 +82,7 @@ class EncodedClips:
         return self.bytes_N[self.offsets[index] : self.offsets[index + 1]]
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class Batch:
     """Samples of one forward pass on one rank: a `Microbatch` or a `Pack` of B samples.
 
@@ -127,6 +130,11 @@ class Batch:
     contexts: tuple[torch.Tensor, ...] | None = None
     datasets: tuple[int, ...] = ()
 
+    def __repr__(self) -> str:
+        """Name every field; tensors by dtype and shape instead of their numbers."""
+        values = ", ".join(f"{field.name}={_brief(getattr(self, field.name))}" for field in fields(self))
+        return f"{type(self).__name__}({values})"
+
     @property
     def draw_keys(self) -> tuple[str, ...]:
         """Name of each sample for its random numbers: its key, which datasets of a blend may share, and the dataset."""
@@ -172,7 +180,7 @@ class Batch:
         return replace(self, media=media, contexts=self.contexts and tuple(map(change, self.contexts)))
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class Microbatch(Batch):
     """Samples of one bucket, padded to equal shape.
 
@@ -197,7 +205,7 @@ class Microbatch(Batch):
         )
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class Pack(Batch):
     """Samples of mixed shapes, images and videos, packed into one sequence.
 
@@ -294,3 +302,11 @@ def _refuse_collation(*_: Any, **__: Any) -> NoReturn:
 
 # The map in which PyTorch looks up types of others; it has no public name.
 default_collate_fn_map.update({Batch: _refuse_collation, Step: _refuse_collation})
+
+
+def _brief(value: object) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+    if isinstance(value, tuple) and any(isinstance(item, torch.Tensor) for item in value):
+        return f"({', '.join(map(_brief, value))})"
+    return repr(value)
