@@ -42,6 +42,7 @@ _OTHER_KINDS = {
     re.compile(rb".{0,2000}?<MPD\b", re.DOTALL): "a manifest of DASH",
     re.compile(rb"\s*<(?:!doctype|html|\?xml)", re.IGNORECASE): "a web page",
     re.compile(rb"version https://git-lfs"): "a pointer of Git LFS",
+    re.compile(rb".{257}ustar", re.DOTALL): "a tar; `reelweave index` makes tars a dataset",
 }
 _RAW_STREAMS = {
     re.compile(rb"\0\0\x01(?:\xb0|[\x20-\x2f]|\0\0\0\x01[\x20-\x2f])"): "MPEG-4",
@@ -138,7 +139,7 @@ def _other_kind(file: BinaryIO) -> str | None:
     if head.removeprefix(b"\xef\xbb\xbf").startswith(b"#EXTM3U"):
         return _playlist(head)
     kind = next((kind for begin, kind in _OTHER_KINDS.items() if begin.match(head)), None)
-    return kind and f"cannot be opened: it is {kind}, which is no video container that is read"
+    return kind and f"cannot be opened: no video container that is read, it is {kind}"
 
 
 def _raw_stream(file: BinaryIO) -> str | None:

@@ -182,6 +182,7 @@ def _tell_left_out(
             f"left out below {redact_input(text)}: {pluralize(other_suffixes.total(), 'file')} whose extension ({kinds}"
             f"{', ...' if len(other_suffixes) > _MOST_KINDS else ''}) is none of a video; name videos among them as"
             " inputs"
+            + ("; `reelweave index` makes tars a dataset" if ".tar" in other_suffixes else "")
             + (
                 f". {lists[0]} may be a list of captions or segments: name it as an input, too"
                 if lists

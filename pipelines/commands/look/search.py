@@ -1,6 +1,7 @@
 """Find clips of a dataset by words, or by an example: a sample's key, a picture or a video."""
 
 import argparse
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -9,6 +10,7 @@ from reelweave.loader.dataset import Dataset, open_dataset
 from reelweave.loader.errors import UsageError
 from reelweave.loader.text import pluralize
 from reelweave.pipelines.configuration.storage_options import add_storage_arguments, storage_config
+from reelweave.pipelines.report.clips.lookup import find_keys
 from reelweave.pipelines.terminal.console import print_json, stdout, table
 
 if TYPE_CHECKING:
@@ -89,8 +91,13 @@ def _make_index(options: argparse.Namespace) -> int:
 def _hits(dataset: Dataset, search: "ClipSearch", options: argparse.Namespace) -> "list[Hit]":
     from reelweave.curate.models.embed import ClipEmbedder
 
-    if options.like is not None and dataset.row_number(options.like) is not None:
-        return search.by_key(options.like, options.top)
+    if options.like is not None:
+        if dataset.row_number(options.like) is not None:
+            return search.by_key(options.like, options.top)
+        # As `show` and `extract` do, the beginning of a single key names it; a file of that name goes first.
+        keys = [] if Path(options.like).exists() else find_keys(dataset, options.like)
+        if len(keys) == 1 and dataset.row_number(keys[0]) is not None:
+            return search.by_key(keys[0], options.top)
     config = _embed_config(dataset, options)
     if options.words is not None and config.backend != "open_clip":
         raise UsageError(

@@ -27,7 +27,7 @@ def find_rows(dataset: Dataset, word: str, at_s: float | None = None) -> list[Ro
     """
     word = word[:_LONGEST_WORD]
     sources = _sources(dataset, word)
-    if at_s is not None or (sources and not len(_keys(dataset, word))):
+    if at_s is not None or (sources and not len(find_keys(dataset, word))):
         return _rows_of_source(dataset, word, sources, at_s)
     return rows_of_key(dataset, _key(dataset, word))
 
@@ -38,7 +38,7 @@ def rows_of_key(dataset: Dataset, key: str) -> list[Row]:
 
 
 def _key(dataset: Dataset, word: str) -> str:
-    keys = _keys(dataset, word)
+    keys = find_keys(dataset, word)
     if len(keys) == 1 or word in set(keys[:1]):
         return keys[0]
     where = dataset.storage.root
@@ -53,7 +53,7 @@ def _key(dataset: Dataset, word: str) -> str:
     raise UsageError(f"{where} has no clip and no source {word!r}{hint}")
 
 
-def _keys(dataset: Dataset, word: str) -> list[str]:
+def find_keys(dataset: Dataset, word: str) -> list[str]:
     """Return the keys that begin with a word, sorted; one that is the word itself comes first."""
     found_keys: set[str] = set()
     for keys in _columns(dataset, "key"):

@@ -2,6 +2,7 @@
 
 import io
 import re
+import tarfile
 from pathlib import Path
 
 import av
@@ -71,6 +72,14 @@ def test_a_film_without_its_index_says_so(tmp_path: Path, suffix: str) -> None:
             open_video(file),
         ):
             pass
+
+
+def test_a_tar_is_called_by_its_name(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "a.tar", "w") as tar:
+        tar.add(film(tmp_path / "a.mp4", ((96, 64), 5)), "a.mp4")
+    data = (tmp_path / "a.tar").read_bytes()
+    with io.BytesIO(data) as file, pytest.raises(SourceError, match="`reelweave index`"), open_video(file):
+        pass
 
 
 @pytest.mark.parametrize("data", [b"words", b"\0\0\0\x08free" * 3, b"ftyp" * 9, bytes(40), b"\0\0\0\x01ftyp"])

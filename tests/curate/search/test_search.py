@@ -210,6 +210,7 @@ def test_the_command_prints_the_nearest_as_json(dataset: Dataset) -> None:
 def test_the_command_prints_a_table(dataset: Dataset) -> None:
     key = sample(2, b"", None).row["key"]
     done = reelweave("search", dataset.storage.root, "--like", key, "--top", "3")
+    assert reelweave("search", dataset.storage.root, "--like", key[:-1], "--top", "3").stdout == done.stdout
     assert done.returncode == 0, done.stderr
     assert "[bold]" in done.stdout
 
