@@ -10,7 +10,7 @@ from reelweave.loader.buckets.cost import Cost, LinearQuadraticCost, PowerCost
 from reelweave.loader.buckets.cost_fit import Timings
 from reelweave.loader.buckets.recalibrate import RecalibrateConfig, Recalibration
 from reelweave.train.distributed.world import join
-from reelweave.train.loop import loop
+from reelweave.train.loop import steps
 from reelweave.train.loop.trainer import Trainer
 from reelweave.train.measure.timings import StepClock
 from tests.train.clips import ClipStream, tiny_config
@@ -102,7 +102,7 @@ def test_set_points_replace_the_cost_before_the_checkpoint(tmp_path, monkeypatch
         seen.append((current, timings))
         return Recalibration(LinearQuadraticCost(token_s=1, square_s=0), len(seen) == 2, "decided", 0.1)
 
-    monkeypatch.setattr(loop, "recalibrate", decide)
+    monkeypatch.setattr(steps, "recalibrate", decide)
     config = tiny_config(total_steps=8, every_steps=4).model_copy(
         update={"recalibrate": RecalibrateConfig(every_steps=2, min_timings=10)}
     )
@@ -118,5 +118,5 @@ def test_set_points_replace_the_cost_before_the_checkpoint(tmp_path, monkeypatch
 
 
 def test_without_a_setting_no_cost_is_replaced(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop, "recalibrate", lambda *_: pytest.fail("asked"))
+    monkeypatch.setattr(steps, "recalibrate", lambda *_: pytest.fail("asked"))
     Trainer(tiny_config(total_steps=4), ClipStream(), tmp_path).run()
