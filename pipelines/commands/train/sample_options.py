@@ -1,0 +1,209 @@
+"""Options of `reelweave sample`, and what they ask for."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from reelweave.loader.errors import UsageError
+from reelweave.pipelines.configuration.storage_options import add_storage_arguments
+from reelweave.pipelines.sampling.requests import Request, parse_size, read_requests
+from reelweave.train.sampling.cache.config import BlockCacheConfig
+from reelweave.train.sampling.config import SampleConfig
+
+_MAX_FPS = 1000
+
+_FLAGS = {
+    "frames": int,
+    "steps": int,
+    "timesteps": str,
+    "solver": str,
+    "guidance": float,
+    "guidance_2": float,
+    "negative_prompt": str,
+    "rescale": float,
+    "image_guidance": float,
+    "seed": int,
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `reelweave sample`."""
+    models = parser.add_mutually_exclusive_group(required=True)
+    models.add_argument(
+        "--checkpoint",
+        metavar="C",
+        help="a checkpoint, or a run's folder for its newest; local or on s3://",
+    )
+    models.add_argument(
+        "--config",
+        metavar="FILE",
+        help="configuration of `reelweave train`, for the published model that it names, before any training",
+    )
+    parser.add_argument(
+        "--lora", type=Path, metavar="PATH", help="exported adapters, a folder or .safetensors, for --config"
+    )
+    parser.add_argument(
+        "--checkpoint-2",
+        metavar="C",
+        help="checkpoint of the other one of Wan 2.2's two experts, for --checkpoint (default: as published)",
+    )
+    parser.add_argument(
+        "--lora-2",
+        type=Path,
+        metavar="PATH",
+        help="exported adapters of the other expert, for --config or --checkpoint",
+    )
+    prompts = parser.add_mutually_exclusive_group(required=True)
+    prompts.add_argument("--prompt", metavar="TEXT", help="caption of the video")
+    prompts.add_argument(
+        "--prompts",
+        type=Path,
+        metavar="FILE",
+        help="a caption per line, or FILE.jsonl with objects: prompt, negative_prompt, seed, size, frames",
+    )
+    parser.add_argument(
+        "--size", required=True, metavar="HEIGHTxWIDTH", help="size in pixels, such as 64x112"
+    )
+    for name, kind in _FLAGS.items():
+        field = SampleConfig.model_fields[name]
+        needs_no_default = field.is_required() or field.default in (None, "")
+        help_text = (
+            field.description if needs_no_default else f"{field.description} (default: {field.default})"
+        )
+        parser.add_argument(
+            f"--{name.replace('_', '-')}",
+            type=kind,
+            required=field.is_required(),
+            metavar="T,T,..." if name == "timesteps" else name.upper(),
+            help=help_text,
+        )
+    parser.add_argument(
+        "--image",
+        metavar="FILE",
+        help="picture, or video whose first frame is taken, that the video begins with; for image-to-video models",
+    )
+    parser.add_argument(
+        "--batched", action="store_true", help=SampleConfig.model_fields["batched"].description
+    )
+    parser.add_argument(
+        "--image-frames",
+        type=int,
+        default=1,
+        metavar="N",
+        help="frames to take from the beginning of --image (default: 1)",
+    )
+    parser.add_argument(
+        "--cache",
+        choices=("first_block", "teacache"),
+        help="skip blocks that change little, as far as --cache-min-psnr allows; approximate",
+    )
+    for option, key, metavar in (("threshold", "threshold", "X"), ("min-psnr", "min_psnr_db", "DB")):
+        field = BlockCacheConfig.model_fields[key]
+        help_text = f"{field.description} (default: {field.default:g})"
+        parser.add_argument(f"--cache-{option}", type=float, metavar=metavar, help=help_text)
+    parser.add_argument(
+        "--layout",
+        default="together",
+        metavar="L",
+        help="use of the ranks under torchrun (default: together). together: all make each video, exactly, in the"
+        " layout that the advisor expects to be the fastest. prompts: each makes its own videos. Or degrees, such as"
+        " cfg=2,ulysses=4 (prompts, cfg, lp, ring, ulysses, vae_ranks). For a model that does not fit one GPU:"
+        " training (train.parallel of its run), or degrees such as tp=2,dp_shard=4 (dp_replicate, dp_shard, tp, pp,"
+        " ring, ulysses)",
+    )
+    parser.add_argument(
+        "--decode-gib",
+        type=float,
+        metavar="GIB",
+        help="memory that a decode may take: tiles shrink until they fit (default: what is free on the GPU)",
+    )
+    parser.add_argument(
+        "--fps",
+        type=int,
+        metavar="FPS",
+        help="frames per second of the file (default: those that the model was trained at, otherwise 24)",
+    )
+    parser.add_argument(
+        "--weights",
+        choices=("ema", "model"),
+        help="weights to use (default: ema if the run has it, else model)",
+    )
+    parser.add_argument(
+        "--device",
+        choices=["auto", "cpu", "cuda"],
+        default="auto",
+        help="device (default: auto, a GPU if there is one)",
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="PATH",
+        help="video to write, or folder for --prompts (default: sample.mp4, samples)",
+    )
+    add_storage_arguments(parser)
+
+
+def read_options(options: argparse.Namespace) -> tuple[SampleConfig, list[Request], Path]:
+    """Return the configuration, the requested videos, and the file or folder to write.
+
+    Raises:
+        UsageError: An option is wrong, or options do not go together.
+    """
+    config = _config(options)
+    if options.config is not None and options.weights is not None:
+        raise UsageError("--weights belongs to --checkpoint; a published model has one kind")
+    requests = _requests(options)
+    out = options.out or Path("sample.mp4" if options.prompts is None else "samples")
+    if options.prompts is None and out.suffix.lower() != ".mp4":
+        raise UsageError(f"--out {out}: the video is an MP4 file; give a name that ends in .mp4")
+    return config, requests, out
+
+
+def _requests(options: argparse.Namespace) -> list[Request]:
+    if options.prompts is None:
+        if options.image_frames < 1:
+            raise UsageError(f"--image-frames {options.image_frames} must be at least 1")
+        if options.image is None and options.image_frames != 1:
+            raise UsageError("--image-frames belongs to --image: add it, or leave it out")
+        if not options.prompt.strip():
+            raise UsageError("--prompt is empty; give the caption of the video")
+        return [Request(prompt=options.prompt, image=options.image, image_frames=options.image_frames)]
+    if options.image is not None:
+        raise UsageError("--image is for one --prompt; name the images of many in the lines of a .jsonl file")
+    return read_requests(options.prompts)
+
+
+def _config(options: argparse.Namespace) -> SampleConfig:
+    try:
+        height, width = parse_size(options.size)
+    except ValueError as error:
+        raise UsageError(f"--size {error}") from error
+    if options.decode_gib is not None and not options.decode_gib > 0:
+        raise UsageError(f"--decode-gib {options.decode_gib:g} must be above 0")
+    if options.fps is not None and not 1 <= options.fps <= _MAX_FPS:
+        raise UsageError(f"--fps {options.fps} must be from 1 to {_MAX_FPS}")
+    values: dict[str, Any] = {name: value for name in _FLAGS if (value := getattr(options, name)) is not None}
+    if "timesteps" in values:
+        values["timesteps"] = tuple(values["timesteps"].split(","))
+    thresholds = {"threshold": options.cache_threshold, "min_psnr_db": options.cache_min_psnr}
+    thresholds = {name: value for name, value in thresholds.items() if value is not None}
+    if options.cache is not None:
+        values["cache"] = {"kind": options.cache, **thresholds}
+    elif thresholds:
+        raise UsageError(
+            "--cache-threshold and --cache-min-psnr belong to --cache: add it, or leave them out"
+        )
+    try:
+        return SampleConfig(height=height, width=width, batched=options.batched, **values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        if not first["loc"]:
+            raise UsageError(f"--timesteps: {first['msg'].removeprefix('Value error, ')}") from error
+        name = (
+            "-".join(part for part in first["loc"] if isinstance(part, str))
+            .replace("_", "-")
+            .removesuffix("-db")
+        )
+        raise UsageError(f"--{name} cannot be {first['input']!r}: {first['msg']}") from error
