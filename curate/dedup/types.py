@@ -115,6 +115,7 @@ class DedupClips:
         rows = np.flatnonzero(~self.old)
         ours = len(rows)
 
+        # Vectors are read when they are compared, each from the table that has them.
         def concat_ids(self_vectors: Vectors, other: Vectors) -> Vectors:
             def read(selected: IndexArray) -> NDArray[np.float32]:
                 in_self = selected < ours
@@ -134,6 +135,7 @@ class DedupClips:
         def fingerprint(row: int) -> NDArray[np.uint8] | None:
             return self.fingerprint(int(rows[row])) if row < ours else other_clips.fingerprint(row - ours)
 
+        # Tables may rank by different numbers of scores; those that one lacks count as 0.
         ranks = max(self.quality.shape[1], other_clips.quality.shape[1])
         padded = [
             np.pad(quality, ((0, 0), (0, ranks - quality.shape[1])))

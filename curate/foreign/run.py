@@ -104,11 +104,13 @@ def _index(
     found, others = chosen_tars(list(tars.list()), shards, tars.root)
     previous, with_sidecars = _begin(place, foreign, is_beside=beside)
     known = _load_known(place, found, folder)
+    # Read the tars that no earlier run has read.
     todo = [info for info in found if info.path not in known]
     read_tars(tars, place, todo, found, workers, progress)
     known |= _load_known(place, todo, folder)
     if lost := [info.path for info in found if info.path not in known]:
         raise RunError(f"{tars.uri(lost[0])} changed while it was read; run the same command again")
+    # Publish, then say what is wrong with which tar.
     indices = [known[info.path] for info in found]
     notes = [f"{tars.uri(tar.path)} {problem}" for tar in indices for problem in tar.damage]
     _check_some_use(indices, tars.root)

@@ -187,6 +187,7 @@ def _write_shards(
     needs = output_paths(ledger.storage)
     stage = Stage(STAGE, WriteShard(ledger, name), needs=needs)
     report()
+    # Plans come in parts, as all samples' rows at once would not fit in memory.
     for plans in new.plans():
         weights = {plan.id: plan.clip_bytes for plan in plans}
         todo = [plan for plan in plans if plan.id not in closed]
@@ -201,6 +202,7 @@ def _write_shards(
             done += 1
             done_bytes += weights[written.task.id]
             report()
+    # In the order of the plans, whoever finished first.
     finished = finished_shards(ledger, STAGE, name, ShardRecord)
     return [
         with_rows(ledger, STAGE, shard_id, finished[shard_id], count) for shard_id, count in samples.items()

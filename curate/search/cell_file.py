@@ -183,6 +183,7 @@ def write_cells(
         read: Function that reads every n-th vector by parts: rows of the index, rising, and vectors [n, D].
         manifest: Manifest that must be unchanged before the header is written; None: it is not read.
     """
+    # Centres from a sample of the vectors.
     num_cells = min(max(1, count // _CELL), _MOST_CELLS)
     stride = max(1, count // (_SAMPLE * num_cells))
     sample = np.concatenate([vectors.astype(np.float32) for _, vectors in read(stride)])
@@ -194,6 +195,8 @@ def write_cells(
         Scratch("reelweave-search-") as name,
         _partitions(width, parts) as sorted_rows,
     ):
+        # All vectors to partitions on disk by their nearest cell, so that one partition at a time is in
+        # memory.
         for rows, vectors in read(1):
             dtype = np.promote_types(dtype, vectors.dtype)
             owner = cells.nearest(vectors.astype(np.float32), 1)[:, 0]
@@ -202,6 +205,7 @@ def write_cells(
             columns = [pa.array(rows), pa.array(owner), pa.FixedSizeListArray.from_arrays(flat, width)]
             table = pa.Table.from_arrays(columns, ["row", "cell", "vector"])
             sorted_rows.add(table, owner * parts // len(cells.fine))
+        # Each partition in order of cell and row: the files are then whole cells, one after the other.
         paths = {file: Path(name) / file for file in (ROWS, VECTORS)}
         with paths[ROWS].open("wb") as of_rows, paths[VECTORS].open("wb") as of_vectors:
             for part in range(parts):
@@ -213,6 +217,7 @@ def write_cells(
                     of_vectors.write(matrix[order[first : first + (1 << 14)]].astype(dtype).tobytes())
         for file, path in paths.items():
             storage.write_file(folder + file, path)
+    # Centres and the first row of each cell; the header last, since it makes the index valid.
     starts = np.concatenate([[0], np.cumsum(sizes)])
     data = b"".join(
         part.tobytes()

@@ -127,9 +127,11 @@ def spans_between(
             start_s, end_s = float(times_s[first]), float(times_s[last])
             clip_spans.append(Span(first, last, start_s, end_s, fault, state, stage))
 
+    # Damaged frames are failed spans.
     for hurt in timeline.damage:
         add(max(hurt.first, begin), min(hurt.last, end), hurt.reason, "failed", "decode")
     longest_s = usual_longest_s(timeline, config)
+    # Runs of whole frames between damage and gaps of the time stamps.
     runs: list[tuple[int, int]] = []
     for run_first, run_last in clean_runs(timeline.frames, timeline.damage):
         first, clean_last = max(run_first, begin), min(run_last, end)
@@ -138,6 +140,7 @@ def spans_between(
             runs.append((first, gap[0]))
             first = gap[1]
         runs.append((first, clean_last))
+    # Each shot within each run: a transition, what is cropped at its ends, and its parts.
     for piece in segments(transitions, timeline.frames):
         for run_first, run_last in runs:
             first, last = max(piece.first, run_first), min(piece.end, run_last)

@@ -157,6 +157,8 @@ def _remove(dataset: Dataset, requested: Sequence[Removal]) -> Removed:
     def removal_mask(table: pa.Table) -> Mask:
         return _named_rows(table, requested) | _is_in(table.column("key"), keys)
 
+    # What leaves: rows of the accounting by names and keys, and samples of shards, which are written anew
+    # without them.
     left_out = [
         row
         for table in dataset.table_parts("accounting")
@@ -165,6 +167,7 @@ def _remove(dataset: Dataset, requested: Sequence[Removal]) -> Removed:
     shards, removed_rows, rewritten = _without(dataset, removal_mask)
     samples = len(removed_rows)
     of_key = Counter(row["key"] for row in removed_rows)
+    # One record for each name that was given, and for each copy and overlapping clip that goes with it.
     new = [
         *(
             removal.model_copy(
@@ -184,6 +187,7 @@ def _remove(dataset: Dataset, requested: Sequence[Removal]) -> Removed:
     earlier = {(old.source, old.key) for old in dataset.manifest.removals}
     added = [removal for removal in new if removal.samples or (removal.source, removal.key) not in earlier]
     removals = [*dataset.manifest.removals, *added]
+    # The tables of the next revision, read part by part as they are written.
     accounted = _account_removed(dataset.table_parts("accounting"), removal_mask, TakeDowns(tuple(removals)))
     scored = (table.filter(pa.array(~removal_mask(table))) for table in dataset.table_parts("scores"))
     content = Content(
@@ -195,12 +199,14 @@ def _remove(dataset: Dataset, requested: Sequence[Removal]) -> Removed:
         latents=dataset.latents,
         files=dataset.latent_files(),
     )
+    # The manifest makes it visible; what is behind it removes traces, and may be repeated after a kill.
     carry_redo(Ledger(storage), dataset.manifest.revision)
     manifest = publish(storage, shards, content, dataset.manifest)
     storage.delete_tree(REPORT)
     forget(Ledger(storage), TakeDowns(tuple(removals)))
     storage.sweep()
     clean = storage.drop_versions()
+    # Kept samples of which a row that leaves was a duplicate: they still show what it showed.
     removed_keys = {row["key"] for row in removed_rows}
     remaining = sorted(
         key

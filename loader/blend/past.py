@@ -100,6 +100,7 @@ def past_revision(
         )
         for leaf in leaves
     }
+    # Whether samples that were removed since were in a split is not known: try both, until the fingerprint fits.
     guesses = product(*((True, False) if split.gone else (True,) for split in splits.values()))
     for guess in islice(guesses, _GUESSES):
         held = dict(zip(splits, guess, strict=True))
@@ -114,6 +115,7 @@ def past_revision(
             break
     else:
         raise UsageError(_other_blend(splits.values()))
+    # Rows of the leaves, numbered through all datasets as they were.
     starts = np.cumsum(
         [
             0,

@@ -248,6 +248,7 @@ def assign(
     buckets = buckets_of(config)
     lengths = tuple(bucket_length(bucket, config) for bucket in buckets)
 
+    # By parts, since temporary arrays of all samples would take several times the index.
     def make() -> IntegerArray:
         bucket_N = np.empty(len(index), np.dtype(np.int16 if len(buckets) < 2**15 else np.int32))
         for part in parts(len(bucket_N)):
@@ -259,6 +260,7 @@ def assign(
         return bucket_N
 
     bucket_N = cast(NDArray[np.signedinteger[Any]], keep(make))
+    # Reasons are worked out for samples without a bucket alone.
     rows_X = np.flatnonzero(bucket_N < 0)
     return Assignment(
         buckets=buckets,

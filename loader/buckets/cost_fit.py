@@ -162,6 +162,7 @@ def _judge_fit(timings: Timings, fit: Callable[[Timings], Cost]) -> CostFit:
     cost = fit(timings)
     if doubts:
         return CostFit(cost, _r2(cost, timings), np.inf, np.inf, (0, 0), np.inf, 1.0, tuple(doubts))
+    # Judge by lengths that the fit has not seen, with the median of each shape.
     predicted_s = held_out_s(timings, fit)
     measured, first = per_shape(timings)
     predicted_s = predicted_s[first]
@@ -173,6 +174,7 @@ def _judge_fit(timings: Timings, fit: Callable[[Timings], Cost]) -> CostFit:
         doubts.append(f"shapes it has not seen are off by {mean_error:.0%} on average")
     if worst_error > _LARGEST_WORST_ERROR:
         doubts.append(f"B={cell[0]}, S={cell[1]} is off by {worst_error:.0%}")
+    # Times that do not depend on the shape are those of something else.
     fitted_s = seconds(cost, timings.batch, timings.length)
     if fitted_s.max() < _LEAST_GROWTH * fitted_s.min():
         doubts.append(

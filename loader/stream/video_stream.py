@@ -102,12 +102,14 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
         self.world_size = world_size
         self.share = share
         self.cursor = StreamCursor(source, config, rank, world_size)
+        # Refuse before a sample is read what cannot be: shapes of latents, sizes of clips, too many without a bucket.
         if config.latents and source.latents is not None:
             check_shapes(source.latents, self.cursor.plans.buckets)
         elif config.decode and not config.latents:
             check_clips(source, self.shapes)
         self.excluded = excluded_rows(source, config.exclude, says=rank == 0)
         check_unassigned(source, self.cursor.plans, config.max_unassigned_share)
+        # Say once, on the first rank, what the plan leaves out or loses.
         plan = self.cursor.plans.plan(self.cursor.position)
         if rank == 0:
             log_unassigned(source, self.cursor.plans)

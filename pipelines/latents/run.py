@@ -101,6 +101,7 @@ def _make(
     """Make the version while holding its lease; return the captions that are cut off, or None if it already existed."""
     ledger = Ledger(storage)
     asked = _asked_settings(source, config)
+    # Finished before: the same settings change nothing, others are refused.
     if storage.stat(MANIFEST) is not None:
         finished = Dataset(storage, config.storage)
         if finished.latents is None:
@@ -110,6 +111,7 @@ def _make(
         _check_same(finished.manifest.config, asked, out)
         _tidy(finished)
         return None
+    # What was measured when it was begun decides the shards; a repeated command reads it.
     note = _begun_note(storage, ledger, asked, out)
     config = _startable(config)
     assignment = assign(source.plan_index, config.stream.buckets)
@@ -122,6 +124,7 @@ def _make(
     if note is None:
         note = {"asked": asked, "facts": [asdict(one) for one in measured]}
         ledger.notes.write(_NOTE, note)
+    # Shards that are whole already are not written again.
     plans = plan_shards(source, config, assignment, latents)
     writer = ShardWriter(source, storage, config.stream)
     stage_function = WriteLatentShard(loaded, writer, ledger, digest(note))
@@ -131,6 +134,7 @@ def _make(
         raise RunError(
             f"no sample of {source.storage.root} could be encoded, the first: {next(iter(failed.values()))}"
         )
+    # The context of an empty caption is a file of the dataset.
     files = {}
     if latents.text is not None:
         context = npy_bytes(ledger.blobs.read_arrays(EMPTY)["context"])

@@ -78,6 +78,7 @@ def run(options: argparse.Namespace, steps: "Trace | None" = None) -> int:
         raise UsageError(f"--seed is {options.seed}; it must not be negative")
     if options.memory_gib is not None and not 0 < options.memory_gib < math.inf:
         raise UsageError(f"--memory-gib is {options.memory_gib:g}; it must be above 0")
+    # Steps to plan, and the cluster to place them on.
     title = str(options.what or options.trace)
     of_steps = options.trace is not None or steps is not None
     plan_execution.check(options, of_steps)
@@ -88,6 +89,7 @@ def run(options: argparse.Namespace, steps: "Trace | None" = None) -> int:
         raise UsageError(f"--step is {options.step}; there are steps 0 to {len(problems) - 1}")
     if topology:
         topology = plan_execution.with_room(topology, options.topology, problems[0].gpus)
+    # All planners asked for, beside the baseline of one degree.
     compared = [name for name in PLANNERS if name not in SLOW]
     names = tuple(dict.fromkeys(options.planner or (_OF_STEPS if of_steps else compared)))
     with stderr().status("planning; the first plan on a machine compiles the planners, for half a minute"):
@@ -103,6 +105,7 @@ def run(options: argparse.Namespace, steps: "Trace | None" = None) -> int:
     from reelweave.train.cascade.planners.plan import choose_schedule
     from reelweave.train.cascade.scheduling.bound import lower_bound
 
+    # The best plan, its distance from the lower bound, and where the baseline is as good.
     best = min(feasible, key=lambda name: feasible[name].makespan_s)
     schedules = feasible[best].schedules
     bounds_s = [
@@ -116,6 +119,7 @@ def run(options: argparse.Namespace, steps: "Trace | None" = None) -> int:
     static = sum(
         1 for schedule in schedules if baseline and any(schedule is other for other in baseline.schedules)
     )
+    # Simulate what was chosen, and write what options ask for.
     shown = plan_execution.on_paper(schedules, posed_steps, topology, options.noise, options.seed)
     problem = problems[0]
     several = f"{len(problems)} steps, " if len(problems) > 1 else ""

@@ -161,9 +161,11 @@ def locate(
             for stored_piece in pieces_in(storage, path, group, header, state.checked)
         ]
 
+    # Each rank parses a share of the headers, so that none reads all.
     local_pieces = together(parse_pieces)
     if difference := _difference(local_pieces, rank_boxes.names, shapes, world):
         raise UsageError(f"{group} in {storage.uri(folder)} does not fit this configuration: {difference}")
+    # Ranks exchange what they parsed in bounded rounds, and keep what overlaps their tensors.
     at_once = max(1, ROWS // world.size)
     for begin in range(0, world.largest(len(local_pieces)), at_once):
         rows, blocks = (
@@ -174,6 +176,7 @@ def locate(
             world.gather(rows).cpu().numpy(), world.gather(blocks[:, None]).flatten().cpu().numpy()
         )
 
+    # A tensor that pieces do not cover is a damaged checkpoint, never zeros.
     def whole() -> None:
         if (name := rank_boxes.gap()) is not None:
             path = next(

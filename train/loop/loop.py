@@ -126,10 +126,12 @@ class TrainingLoop(ABC, Generic[Config]):
     def _train(self, processes: Processes, task: TrainingTask, begins: Callable[[], None]) -> TrainResult:
         config, world = self._config, processes.ranks.world
         total_steps = config.schedule.total_steps
+        # Weights and position of the latest checkpoint, before anything of the run is written.
         checkpoints = Checkpoints(self._storage, config.checkpoint, world, task.state())
         outside = ExternalFiles(self._base, self._parts)
         done = resume(checkpoints, self._stream, config, outside, world)
         checkpoints.reserve()
+        # From here on this configuration is the one of the folder.
         self._out.mkdir(parents=True, exist_ok=True)
         begins()
         peak = peak_flops_per_s(config.log.peak_tflops, world)

@@ -106,13 +106,16 @@ class Steps(Generic[Config]):
                 self._save_before_end(step - 1, last)
                 raise
             profiler.behind(step)
+            # Numbers first, so that a run that ends at non-finite losses shows them.
             log.write(outcome.metrics)
             self._stop_when_not_finite(outcome)
             task.after_step(step, log)
             if config.recalibrate and step % config.recalibrate.every_steps == 0:
                 self._recalibrate(step, config.recalibrate)
+            # A checkpoint written beside becomes visible once all ranks have their part.
             self._checkpoints.advance(outcome.total.checkpoint)
             self._note_checkpoint()
+            # A stop that any rank was asked for reaches all with the step's numbers.
             ends = step == total_steps or outcome.total.stops > 0
             saves = ends or step % config.checkpoint.every_steps == 0
             if saves or step % self._rank_steps == 0:
@@ -169,20 +172,24 @@ class Steps(Generic[Config]):
     def _train_step(self, step: int) -> _Step:
         """Make one optimizer step of all ranks."""
         task, clock, config = self._task, self._clock, self._config
+        # The same random numbers whenever this step is made, also after a resume.
         clock.begin()
         seed_step(config.seed, step, task.data.rank)
         lr, losses = task.begin(step), StepLosses(config.denominator)
+        # Forward and backward of this rank's microbatches; gradients add up, weighted by samples.
         batches = batches_of_step(self._batches, step, config.schedule.total_steps, clock)
         for batch in task.forward_backward(
             losses.note_batches(self._count_batches(batches)), step, losses, clock
         ):
             self._log.bad_samples(batch.bad)
+        # Sum over the ranks, then read loss and norms: the one wait for the device.
         with clock.part("sync"):
             task.sum_gradients()
         norms, terms = task.norms(), task.terms()
         readout: _Numbers = self._exchange(losses, norms, terms or {})
         loss, work = losses.mean(readout.total.losses, self._world.size, task.data.size)
         norm = readout.norms[0] * losses.scale
+        # All ranks have the same numbers, so all update or none does.
         with clock.part("optimizer"):
             finite = all(map(math.isfinite, (loss, norm, *readout.norms)))
             if finite:
@@ -191,6 +198,7 @@ class Steps(Generic[Config]):
                 losses.spread_(task.updated_weights())
                 task.update(step)
         clock.pause()
+        # Samples that could not be read are missing from the mean, and counted.
         missing = readout.total.losses.missing * task.data.size / self._world.size
         if missing > _ROUNDING:
             self._missing_by_step.append(missing)

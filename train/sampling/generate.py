@@ -178,6 +178,7 @@ class VideoSampler:
             RunError: a prediction is not finite, or ranks of the video have different noise or latents.
         """
         bundle, size, device = self.bundle, self.latent_size, self.device
+        # Levels of the steps; a model in float64 is sampled in it, all others in float32.
         parameter = next(bundle.dit.parameters())
         dtype = torch.float64 if parameter.dtype == torch.float64 else torch.float32
         times = sampling_times(bundle.objective, self.config, math.prod(bundle.dit.grid(size)))
@@ -187,6 +188,7 @@ class VideoSampler:
         if self.cache is not None:
             self.cache.clear()
 
+        # Noise by seed, the same on every rank of a video.
         shape = (bundle.tokenizer.channels, *size)
         noise_BCTHW = starting_noise(seeds, shape).to(device, dtype)
         self._check_same(noise_BCTHW, "noise at the start")
@@ -196,6 +198,7 @@ class VideoSampler:
         )
         predict = self._predictor(passes, channels, times)
 
+        # One step: predict in the model's dtype, solve in that of the latents.
         def estimate(x_BCTHW: torch.Tensor, index: int) -> tuple[torch.Tensor, torch.Tensor]:
             point = SchedulePoint(index, len(points), levels[index])
             with self._autocast():

@@ -79,10 +79,12 @@ class Verdict:
         self._results.place()
         clips = self._empty_partitions()
         selected, parts = self._inputs.select_sources(chosen), []
+        # Each partition by itself: thresholds, take-downs, failures.
         for partition in range(clips.count):
             table = self._judge_alone(partition, self._results.clips_of(partition, selected), failed)
             clips.add(partition, table)
             parts.append(self._kept_clips(table))
+        # Among kept clips of all partitions: first spans of the same bytes under several names.
         remaining = KeptClips.concat(parts)
         twins = self.copies.among(remaining, clips)
         copies = np.flatnonzero(twins >= 0)
@@ -93,6 +95,7 @@ class Verdict:
         )
         remaining = remaining.where(twins < 0)
         del twins
+        # Then what other datasets have, then near duplicates among what is left.
         outside: Mapping[str, tuple[str, Duplicate]] = {}
         if config.dedup.evaluation or config.dedup.older:
             outside = ReferenceSets.of(config).find_known(self._dedup_clips(remaining, clips))
@@ -104,6 +107,7 @@ class Verdict:
         del remaining
         if not (duplicates or outside or len(copies)):
             return clips
+        # Write the reasons into the partitions, of which one at a time is in memory.
         for partition, table in enumerate(clips):
             in_partition = copied[0] == partition
             kept_uris = [uris[index] for index in copied[2][in_partition].tolist()]

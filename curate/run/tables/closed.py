@@ -245,6 +245,7 @@ class ClosedSources:
         if not len(source_indices):
             return
         entry = len(self._tags)
+        # What a source's entry says of the whole source.
         self._text_ids[source_indices] = b""
         self._entry[source_indices], self._row[source_indices] = entry, np.arange(len(source_indices))
         self._tags.append(column(entries, "tags") if "tags" in entries.column_names else None)
@@ -253,6 +254,7 @@ class ClosedSources:
             values[source_indices] = (
                 pc.fill_null(column(entries, name), 0.0).to_numpy() if has_column else 0.0
             )
+        # Its clips, and how many have each state.
         clips = from_entries(entries, pa.array(source_indices, pa.int32()))
         clip_sources = column(clips, "source").to_numpy()
         self._counts[source_indices] = 0
@@ -261,6 +263,7 @@ class ClosedSources:
             in_state, counts = np.unique(clip_sources[states.indices.to_numpy() == code], return_counts=True)
             self._counts[in_state, _STATES.index(state)] = counts
         self._lacks[source_indices] = False
+        # Scores that were added since the entry was written have to be measured.
         if ADDED:
             measured = "measured" in entries.column_names
             measured_names = column(entries, "measured").to_pylist() if measured else [None] * len(entries)

@@ -131,12 +131,14 @@ def _check_members(path: str, region: bytes, row: Row, foreign: bool, prefix: st
     except RunError as error:
         yield f"{path}: {error}"
         return
+    # Names and order first; without them no content can be compared.
     promised = [member["suffix"] for member in row["members"]]
     if f"{prefix}{sample}" != key or list(contents) != promised:
         where = row["offset"]
         yield f"{path}: index.parquet promises {key} with members {promised} at byte {where}, the tar has another"
         return
     media = media_suffix(promised)
+    # Each member lies where the row says, with the content that it names.
     for member in row["members"]:
         suffix = member["suffix"]
         name = f"{key}.{suffix}"
@@ -155,6 +157,7 @@ def _check_members(path: str, region: bytes, row: Row, foreign: bool, prefix: st
             yield f"{path}: {name} differs from its row in index.parquet"
     if foreign and caption_of(contents)[0] != row["caption"]:
         yield f"{path}: sample {key} has another caption than index.parquet"
+    # The sample ends with its last member.
     end = row["members"][-1]["offset"] + padded_size(row["members"][-1]["size"]) - row["offset"]
     if end != row["size"]:
         yield f"{path}: sample {key} has {row['size']} bytes, its members fill {end}"

@@ -165,6 +165,7 @@ def read_batches(
     with _explain_damage(where):
         file = _open_parquet(source, page_checksum_verification=True)
         file_schema = file.schema_arrow
+    # Columns and rows as promised, before any of them is unfolded.
     if not (file_schema.equals(schema) if columns is None else _has(file_schema, schema, columns)):
         file_columns = ", ".join(name[:40] for name in file_schema.names[:40])
         raise RunError(f"{where} has other columns than this format: {file_columns}")
@@ -179,6 +180,7 @@ def read_batches(
                 break
             batch = pa.RecordBatch.from_arrays([batch.column(name) for name in column_names], schema=names)
             batch.validate(full=True)
+        # A small file may unfold to any size; it is bounded by what a real table could have.
         remaining_bytes -= batch.nbytes
         found_rows += len(batch)
         if remaining_bytes < 0:

@@ -81,6 +81,7 @@ class TarScan:
                     tape.skip(padded_size(entry.size))
                     continue
                 key, suffix = entry.found
+                # Members of a sample follow each other; another key begins the next sample.
                 if current is None or current.key != key:
                     if current is not None:
                         yield current.close(tape)
@@ -101,6 +102,7 @@ class TarScan:
                 " sample, or the last members of it, may be missing"
             )
         except TarError as error:
+            # All of the file is read all the same, so that its checksum is of the whole.
             at = tape.position
             tape.drain()
             lost = f"; {tape.position - at} bytes behind it were not looked at" if tape.position > at else ""

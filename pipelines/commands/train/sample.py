@@ -37,6 +37,7 @@ def run(options: argparse.Namespace) -> int:
     from reelweave.train.models.attention.backend import attention_backend
 
     with join(options.device) as world, count_sent_bytes() as sent, ExitStack() as stack:
+        # Model and the layout on its ranks.
         trained = _model(options, world)
         of = trained.config
         backend = attention_backend(of.parallel.attention, of.model, of.dtype, world.device, required=False)
@@ -52,6 +53,7 @@ def run(options: argparse.Namespace) -> int:
             stderr().print(
                 f"{advised.reason}; {_describe_degrees(advised.degrees)}", markup=False, soft_wrap=True
             )
+        # A folder is compared with digests of the model's files, so that with another model its videos are not kept.
         fps = fps_of_files(options.fps, trained.config.model, trained.fps, says=world.rank == 0)
         decode_bytes = None if options.decode_gib is None else int(options.decode_gib * 2**30)
         named = (options.checkpoint, options.checkpoint_2), (options.lora, options.lora_2)
@@ -64,6 +66,7 @@ def run(options: argparse.Namespace) -> int:
         sent_bytes = [int(text) for text in world.gather_text(str(sent.total))]
         if world.rank > 0:
             return 0
+    # The first rank tells what was made and how.
     result: dict[str, Any] = {
         "out": str(out),
         "checkpoint": trained.checkpoint,

@@ -157,6 +157,7 @@ def dataset_map(dataset: Dataset, config: ReportConfig) -> DatasetMap:
     """Return the map of a dataset's embeddings; those of `config.max_mapped` clips are read, evenly spread."""
     rows = dataset.members(MEMBER).rows()
     without = len(dataset) - len(rows)
+    # Why there is no map, where there is none.
     if not config.max_mapped:
         return DatasetMap("the map is switched off: max_mapped is 0", config.projection, without)
     if not len(dataset):
@@ -176,6 +177,7 @@ def dataset_map(dataset: Dataset, config: ReportConfig) -> DatasetMap:
         return DatasetMap(
             f"embeddings cannot be read: {error}; run `reelweave verify`", config.projection, without
         )
+    # Axes, clusters and outliers of the same reduced vectors.
     vectors_MD = reduce_vectors(stored_MD)
     points_M2, explained = principal_map(vectors_MD)
     wants_umap = config.projection == "umap" and len(chosen) >= _LEAST_FOR_UMAP

@@ -58,6 +58,7 @@ def fit_costs(
     of = {module: profile.of(module) for module in Module}
     for module, rows in of.items():
         _check(module, rows, name)
+    # Errors of each module with shapes that its fit has not seen.
     predicts: dict[Module, Callable[[Profile, Profile], Floats]] = {
         Module.TEXT: lambda train_rows, unseen: _text(train_rows, sizes).seconds(unseen.batch),
         Module.VAE: lambda train_rows, unseen: vae_seconds(fit_vae(train_rows, sizes, max_gpus), unseen),

@@ -71,6 +71,7 @@ def plan(problem: Problem, seed: int = 0, effort: float = 1.0, menu: GroupMenu |
         menu: groups that cascades may have; None: any GPUs.
     """
     bound_s, static = lower_bound(problem), best_static(problem, menu)
+    # Of few cascades the exact search has time; a sweep of degrees gives it a first limit.
     few = problem.has_SM.sum() <= _CASCADES
     searched = _onto(problem, sweep(problem), menu) if few and not static else None
     known_s = min(
@@ -81,9 +82,11 @@ def plan(problem: Problem, seed: int = 0, effort: float = 1.0, menu: GroupMenu |
         searched = exact_search.schedule or searched
         known_s = searched.makespan_s if searched else known_s
         bound_s = exact_search.bound_s if exact_search.complete else bound_s
+    # Not proven optimal: search further.
     if known_s > bound_s:
         searched = search(problem, bound_s, known_s, seed, effort, menu) or searched
         known_s = searched.makespan_s if searched else known_s
+    # Far from the bound with few samples: begin again from the best of three baselines.
     if problem.samples <= FEW and known_s > bound_s * (1 + _FAR):
         baselines = flexsp(problem), sweep(problem), genetic(problem, seed)
         candidates = [
@@ -94,6 +97,7 @@ def plan(problem: Problem, seed: int = 0, effort: float = 1.0, menu: GroupMenu |
         searched = min(candidates, key=lambda schedule: schedule.makespan_s)
         known_s = min(known_s, searched.makespan_s)
         searched = search_again(problem, bound_s, known_s, seed, effort, menu) or searched
+    # A plan that uses one degree for all is kept where another hardly gains.
     if static and searched:
         chosen = choose_schedule(searched, static[0])
     elif searched:

@@ -84,6 +84,7 @@ def blocks_for(
     while depth >= 0:
         k = k_P[depth]
         width, start = degrees_K[k], -1
+        # The next block of this run that is free when it starts.
         while start < 0 and next_P[depth] < cells.offset_CK[0, k + 1]:
             first = cells.block_B[next_P[depth]]
             next_P[depth] += 1
@@ -95,6 +96,7 @@ def blocks_for(
         tries += 1
         if tries > _TRIES:
             return False
+        # Occupy it and go on to the next run, which begins with its first block.
         if start >= 0:
             first_P[depth] = start
             for gpu in range(start, start + width):
@@ -105,6 +107,7 @@ def blocks_for(
                 return True
             next_P[depth] = cells.offset_CK[0, k_P[depth]]
         else:
+            # None: take back the run before, and try its next block.
             depth -= 1
             if depth >= 0:
                 first = first_P[depth]

@@ -99,6 +99,7 @@ def place(
     while remaining > 0:
         while start[first] >= 0:
             first += 1
+        # At this time start all that fit on free GPUs, in order of priority.
         for index in range(first, total):
             if start[index] >= 0:
                 continue
@@ -119,6 +120,7 @@ def place(
             free -= tables.degrees_K[k]
             if free == 0:
                 break
+        # Go on to the next end, and free the GPUs of all that end there.
         now = np.inf
         for slot in range(active):
             now = min(now, ends[slot])

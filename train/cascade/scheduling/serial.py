@@ -237,6 +237,7 @@ def _in_blocks(
         if not last and ready_S[sample] < 0:
             return np.inf
         ready_s = ready_S[sample] if last else 0.0
+        # The block where it ends first; of several the one whose GPUs became free last.
         chosen, start_s, end_s, used_s = -1, 0.0, np.inf, 0.0
         k, seconds = shape.k_N[cascade], shape.seconds_N[cascade]
         for block in range(cells.offset_CK[cell, k], cells.offset_CK[cell, k + 1]):
@@ -248,11 +249,13 @@ def _in_blocks(
             its_s = own_s + seconds * cells.slow_B[block]
             if its_s < end_s or (its_s == end_s and sum_s > used_s):
                 chosen, start_s, end_s, used_s = first, own_s, its_s, sum_s
+        # Give up where the limit is passed, or more GPU time is idle than the limit spares.
         if not end_s <= latest_s or chosen < 0:
             return np.inf
         spare -= width * (end_s - seconds) - used_s
         if spare < -1e-9:
             return np.inf
+        # Occupy the block, and let the sample's DiT begin behind its encoders.
         for gpu in range(chosen, chosen + width):
             free_G[gpu] = end_s
         makespan = max(makespan, end_s)

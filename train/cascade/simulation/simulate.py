@@ -70,6 +70,7 @@ def execute(
         RunError: the GPUs deadlock; names a GPU whose order is not the schedule's.
     """
     runs, queues = schedule.runs, on if on is not None else orders(schedule)
+    # Actual times: planned ones, with what the placement costs and noise.
     seconds_R = np.array([run.end_s - run.start_s for run in runs])
     if communication:
         seconds_R = np.maximum(seconds_R + communication.lost_R, 0.0)
@@ -80,6 +81,7 @@ def execute(
         if communication
         else {}
     )
+    # A run waits for its inputs and for each of its GPUs to reach it in its order.
     givers = needs(runs)
     takers: list[list[int]] = [[] for _ in runs]
     for taker, sources in enumerate(givers):
@@ -97,6 +99,7 @@ def execute(
         if not waits[run_index]:
             ready.append(run_index)
 
+    # Begin with the first run of each GPU, then follow ends to what they release.
     for queue in queues:
         if queue:
             fewer(queue[0], 0.0)
@@ -111,6 +114,7 @@ def execute(
             at[gpu] += 1
             if at[gpu] < len(queues[gpu]):
                 fewer(queues[gpu][at[gpu]], end_s)
+    # What is left waits for each other.
     if len(done) < len(runs):
         raise RunError(_stuck(schedule, queues, at, givers, done))
     return Schedule.of(done.values(), schedule.gpus)

@@ -125,6 +125,7 @@ def problem_of(
     size = (len(shapes), len(Module), len(degrees_K))
     seconds_SMK, memory_SMK = np.full(size, np.inf), np.empty(size)
     memory_SMK[:] = np.array([costs.resident_bytes(module) for module in Module])[:, None]
+    # Costs of each different clip once; a step has few shapes and many samples.
     clips = list(dict.fromkeys(clip for shape in shapes for clip in shape.clips))
     clip_indices = {clip: index for index, clip in enumerate(clips)}
     dit_nK, bytes_nK = costs.dit_s(clips, degrees_K), costs.dit_bytes(clips, degrees_K)
@@ -133,6 +134,7 @@ def problem_of(
         np.where(pixels_n, costs.vae_s(clips), 0.0),
         np.where(pixels_n, costs.vae_bytes(clips), 0.0),
     )
+    # Tokens in a frame limit the ranks that divide it.
     frame_n = np.array([clip.bucket.height * clip.bucket.width // pixels_per_token for clip in clips])
     for sample, shape in enumerate(shapes):
         sample_clips = np.array([clip_indices[clip] for clip in shape.clips])
@@ -147,10 +149,12 @@ def problem_of(
                 f" {degrees_K[dit_K].min()} ranks of the narrowest DiT: leave such small buckets out, or allow fewer"
                 " ranks (train.cascade.degrees, parallel.dp_shard)"
             )
+        # The DiT: calls add up over the clips of a microbatch, at each degree that may divide them.
         seconds_SMK[sample, Module.DIT] = np.where(
             cut_K, costs.call_s(Module.DIT) + dit_nK[sample_clips].sum(axis=0), np.inf
         )
         memory_SMK[sample, Module.DIT] += bytes_nK[sample_clips].sum(axis=0)
+        # The VAE: clips are dealt to the ranks in turn, and the longest share counts.
         if any(clip.pixels for clip in shape.clips):
             for degree_index, degree in enumerate(degrees_K.tolist()):
                 if degree <= len(sample_clips):
@@ -160,6 +164,7 @@ def problem_of(
                     memory_SMK[sample, Module.VAE, degree_index] += max(
                         vae_bytes_n[share].sum() for share in shares
                     )
+        # The text encoder runs on one GPU.
         if shape.captions:
             seconds_SMK[sample, Module.TEXT, degrees_K == 1] = costs.call_s(
                 Module.TEXT

@@ -185,6 +185,7 @@ class HeadHost:
             return _Plan(None, copies=True)
         q, k, weight_q, weight_k, cos, _, *_ = tensors
         name, launcher = NAMES[q.dtype], self._launcher
+        # Threads and shared memory for the wider of queries and keys; None: too wide, and PyTorch runs.
         geometry = pair_launch(
             direction,
             max(q.shape[2], k.shape[2]),
@@ -198,6 +199,7 @@ class HeadHost:
         if geometry is None:
             return _Plan(None)
         kernel = kernel_name(direction, across_heads, name)
+        # One grid: first the blocks of queries, then those of keys.
         resident = launcher.resident(kernel, q.device, geometry.threads, geometry.shared_bytes)
         rows = [x.shape[0] * x.shape[1] for x in (q, k)]
         per_block = rows_per_block(rows[0], rows[1], resident)
@@ -205,6 +207,7 @@ class HeadHost:
         args = _arguments(tensors, geometry, per_block, blocks[0], interleaved, eps)
         grid, block = (sum(blocks), 1), (geometry.threads, 1)
         launches = [Launch(kernel, args, grid, block, geometry.shared_bytes)]
+        # Scratch: inverse norms for the backward, or partial sums of the weights' gradients.
         if direction == "forward":
             shapes = [(*x.shape[:2], 1 if across_heads else x.shape[2]) for x in (q, k)]
             scratch: tuple[Maybe, Maybe] = (template(q, *shapes[0]), template(q, *shapes[1]))

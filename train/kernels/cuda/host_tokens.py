@@ -182,6 +182,7 @@ class TokenHost:
         x_at, branch_at, gate_at, scale_at, _, weight_at, bias_at, offsets_at, dy_at, dh_at = addresses
         all_bits = x_at | branch_at | gate_at | scale_at | weight_at | bias_at | dy_at | dh_at
         aligned = all_bits % VECTOR_BYTES == 0
+        # Addresses change at every call, layouts hardly ever: plans are kept by layout.
         key = layouts, aligned, rms
         try:
             plan = self._backwards[key]
@@ -272,6 +273,7 @@ class TokenHost:
             return None
         shape, launcher = _Shape(tensors), self._launcher
         rows, dim, x = shape.rows, shape.dim, shape.x
+        # Whole rows in shared memory where they fit; else tiles of columns, and a launch for the rows before.
         geometry = None
         if not self._tiled:
             limit, clusters = launcher.shared_limit(x.device), launcher.clusters(x.device)
@@ -286,6 +288,7 @@ class TokenHost:
             kernel = launch.backward_name(shape.family, *shape.types, geometry, shape.per_token)
             threads, shared, across = geometry.threads, geometry.shared_bytes, 1
             cluster, teams = geometry.cluster, geometry.teams
+        # As many blocks as are resident at once, each of a run of rows, so that few partial sums are left.
         resident = launcher.resident(kernel, x.device, threads * teams, shared, cluster)
         per_block = launch.rows_per_block(rows, max(1, resident // across))
         upstream = {"dy_stride": shape.strides[8], "dh_stride": shape.strides[9]}

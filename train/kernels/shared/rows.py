@@ -35,6 +35,7 @@ def check(
         )
     if x_BLD.dim() != 3:
         raise UsageError(f"x must be [B, L, D], not {list(x_BLD.shape)}")
+    # Modulations have one shape and dtype, that of the tokens or of their sums.
     modulation = (
         {"scale": scale, "shift": shift} if gate is None else {"gate": gate, "scale": scale, "shift": shift}
     )
@@ -46,6 +47,7 @@ def check(
             raise UsageError(f"{name} must have shape and type of {first}: {list(shape)}, {rows_dtype}")
     if rows_dtype != dtype and rows_dtype != accumulator(dtype):
         raise UsageError(f"{first} is {rows_dtype}; it must be {accumulator(dtype)} or as x, {dtype}")
+    # Rows of the modulation: ragged groups, samples, or frames that divide the tokens.
     if cu_seqlens is not None:
         if B != 1 or len(shape) != 2 or shape[0] == 0 or cu_seqlens.shape != (shape[0] + 1,):
             raise UsageError(

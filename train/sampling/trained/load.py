@@ -250,6 +250,7 @@ def read_adapters(path: Path, subfolder: str) -> Adapters:
                 for name in opened.keys()  # noqa: SIM118 - no mapping
             }
             metadata = opened.metadata() or {}
+        # Rank, alpha and layers stand in the file's metadata, as peft writes them.
         saved_settings = json.loads(metadata.get("lora_adapter_metadata", "{}"))
         settings = {name.removeprefix(f"{LORA_PREFIX}."): value for name, value in saved_settings.items()}
         lora_settings = {
@@ -271,6 +272,7 @@ def read_adapters(path: Path, subfolder: str) -> Adapters:
             f"--lora {file} does not say rank, alpha and layers of its adapters (lora_adapter_metadata), or its"
             f" {LORA_BASE} is damaged"
         ) from error
+    # Adapters of one of Wan's experts would fit the other, too, and spoil it.
     if (part := metadata.get(LORA_PART, subfolder)) != subfolder:
         raise UsageError(
             f"the adapters of {file} were trained on {part}, and are given for {subfolder}: of two experts, --lora is"
