@@ -4,6 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from zlib import crc32
 
@@ -22,7 +23,7 @@ from tests.loader.blend.blend_datasets import leaf_keys
 from tests.loader.dataset.test_growth import add, take_down
 from tests.loader.stream.test_stream_resume import run_steps
 from tests.loader.stream_clips import BUCKETS, config, write
-from tests.thorough import thorough
+from tests.thorough import but
 
 ONE_BY_ONE = BUCKETS.model_copy(update={"max_batch": 1})
 Steps = list[list[Microbatch]]
@@ -191,15 +192,11 @@ BLENDS = {
 
 @pytest.mark.parametrize(
     ("kind", "seed"),
-    [
-        ("few", 0),
-        *(
-            pytest.param(kind, seed, marks=thorough)
-            for kind in BLENDS
-            for seed in range(4)
-            if (kind, seed) != ("few", 0)
-        ),
-    ],
+    but(
+        [("few", 0)],
+        product(BLENDS, range(4)),
+        [("repetitions", 2), ("fractions", 1), ("weights", 3), ("few", 2), ("twice", 2)],
+    ),
 )
 def test_random_changes_and_resumes_draw_every_sample_evenly(
     folder: Path, samples: list[Sample], kind: str, seed: int
