@@ -2,9 +2,12 @@
 
 python -m tests.bench.smart_cut films FILES...       time and bytes of a whole pass in both modes, by turns
 python -m tests.bench.smart_cut frames FILES...      every frame of every clip, in every reader
+python -m tests.bench.smart_cut loader FILES...      what windows of the clips cost the loader
+python -m tests.bench.smart_cut encoders             every frame of numbered films of many settings of x264
 """
 
 import hashlib
+import io
 import statistics
 import sys
 import tempfile
@@ -13,6 +16,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import av
 import numpy as np
 
 from reelweave.curate.frames.source import open_video
@@ -23,7 +27,8 @@ from tests.media import read_number, read_numbers, write_video
 
 ROUNDS = 2
 STRIDE = 5
-_AT_ONCE_PX = 3 * 10**8
+MODES, KINDS = ("encode", "smart"), ("first", "middle")
+WINDOW = 16
 
 
 def curated_in(path: Path, mode: str) -> tuple[list, float]:
@@ -104,6 +109,52 @@ def compare(paths: list[Path]) -> int:
         print(path.name, clips, frames, copied, dict(reasons), dict(wrong), flush=True)
     print(f"{clips} clips, {frames} frames, {copied} copied, {sum(wrong.values())} differ")
     return bool(wrong)
+
+
+def measure_windows(paths: list[Path]) -> None:
+    """What the loader pays for windows of 16 frames of the same spans in both modes."""
+    print("| film | clips | frames between key frames, encode -> smart | first ms | middle ms |")
+    print("|---|---|---|---|---|")
+    for path in paths:
+        found = {
+            mode: [pair for pair in curated_in(path, mode)[0] if pair[0].state == "kept"] for mode in MODES
+        }
+        pairs = [
+            {"encode": encoded, "smart": smart}
+            for (_, encoded), (record, smart) in zip(found["encode"], found["smart"], strict=True)
+            if "smart: " in record.reason and record.frames > 2 * WINDOW
+        ]
+        spent = {
+            (mode, kind): [window_s(pair[mode], kind) for pair in pairs] for mode in MODES for kind in KINDS
+        }
+        cells = [
+            " -> ".join(f"{1e3 * statistics.mean(spent[mode, kind]):.1f}" for mode in MODES) for kind in KINDS
+        ]
+        apart = " -> ".join(
+            f"{statistics.mean(key_distance(pair[mode]) for pair in pairs):.0f}" for mode in MODES
+        )
+        print(f"| {path.stem} | {len(pairs)} | {apart} | {cells[0]} | {cells[1]} |", flush=True)
+
+
+def key_distance(data: bytes) -> float:
+    """Mean number of frames of a group of pictures."""
+    with av.open(io.BytesIO(data)) as container:
+        keys = [packet.is_keyframe for packet in container.demux(video=0) if packet.size]
+    return len(keys) / sum(keys)
+
+
+def window_s(data: bytes, kind: str) -> float:
+    """Mean processor seconds of reading a window of a clip."""
+    with av.open(io.BytesIO(data)) as container:
+        frames = container.streams.video[0].frames
+    starts = (
+        np.random.default_rng(0).integers(1, frames - WINDOW, 6).tolist() if kind == "middle" else [0] * 3
+    )
+    video = np.zeros((3, WINDOW, 256, 256), np.uint8)
+    began_s = time.process_time()
+    for first in starts:
+        decode_with_pyav(data, np.arange(first, first + WINDOW), video)
+    return (time.process_time() - began_s) / len(starts)
 
 
 PRESETS = ("ultrafast", "superfast", "veryfast", "faster", "fast", "medium", "slow", "slower", "veryslow")
@@ -197,5 +248,10 @@ def _digests(path: Path) -> set[bytes]:
 
 if __name__ == "__main__":
     films = [Path(name) for name in sys.argv[2:]]
-    commands = {"films": lambda: measure(films), "frames": lambda: compare(films), "encoders": sweep}
+    commands = {
+        "films": lambda: measure(films),
+        "frames": lambda: compare(films),
+        "loader": lambda: measure_windows(films),
+        "encoders": sweep,
+    }
     sys.exit(commands[sys.argv[1]]())

@@ -20,6 +20,7 @@ from reelweave.curate.cut.smart.parameter_sets import (
     SPS,
     ParameterError,
     SequenceSet,
+    fit_record,
     free_id,
     header_sets,
     kind_of,
@@ -75,7 +76,6 @@ class SmartPackets:
         self._stream, self.keeps = stream, keeps
         header = bytes(stream.codec_context.extradata or b"")
         self._is_h264 = stream.codec_context.codec.canonical_name == "h264"
-        sets, self.prefix = header_sets(header) if self._is_h264 else ([], None)
         self._current: dict[tuple[int, int], bytes] = {}
         self._fault = fault
         self._flags = bytearray()
@@ -87,7 +87,9 @@ class SmartPackets:
         self._kept_from = 0
         self.kept_bytes = 0
         self.form: SourceFormat | None = None
-        self._take_sets(sets)
+        self.prefix: int | None = None
+        if self._is_h264:
+            self._take_header(header)
         self._sets.append(tuple(self._current.values()))
 
     def take(self, packet: Packet[VideoStream]) -> None:
@@ -99,7 +101,10 @@ class SmartPackets:
             self._generations.append(0)
             return
         data = bytes(packet)
-        units = units_of(data, self.prefix)
+        try:
+            units = units_of(data, self.prefix)
+        except ParameterError as error:
+            units, self._fault = [], str(error)
         kinds = {kind_of(unit) for unit in units}
         if (SPS in kinds or PPS in kinds) and self._take_sets(units):
             if len(self._sets) > _MOST_GENERATIONS:
@@ -205,6 +210,14 @@ class SmartPackets:
         self._bytes.clear()
         self.kept_bytes = 0
 
+    def _take_header(self, header: bytes) -> None:
+        try:
+            sets, self.prefix = header_sets(header)
+        except ParameterError as error:
+            self._fault = str(error)
+        else:
+            self._take_sets(sets)
+
     def _take_sets(self, units: list[bytes]) -> bool:
         """Take the parameter sets among NAL units; return whether one of them is new."""
         is_new = False
@@ -233,6 +246,8 @@ def _look_at(sets: tuple[bytes, ...]) -> SetsOf:
 def _faults(sets: tuple[bytes, ...], sequences: list[SequenceSet], encoder_id: int | None) -> Iterator[str]:
     if not sequences or all(kind_of(unit) == SPS for unit in sets):
         yield "no parameter sets"
+    if not fit_record(sets):
+        yield "too many parameter sets"
     if encoder_id is None:
         yield "all ids of parameter sets are used"
     for sequence in sequences:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,11 @@ _LEFT_OUT = frozenset({SPS, PPS, FILLER, *_UNSPECIFIED})
 
 MOST_IDS = 32
 """Ids that a sequence parameter set may have."""
+_MOST_PICTURE_IDS = 256
+MOST_UNITS = 4096
+"""NAL units of a packet, above which it is refused: no picture has as many slices."""
+_MOST_SEQUENCES, _MOST_PICTURES, _MOST_SET_BYTES = 31, 255, 65535  # of a record
+_READ_BYTES = 4096  # of a set, in which all lies that is read of it
 
 _HIGH = frozenset({100, 110, 122, 244, 44, 83, 86, 118, 128, 138, 139, 134, 135})
 _MOST_ZEROS = 32
@@ -92,7 +98,7 @@ def sequence_set(unit: bytes) -> SequenceSet:
     if len(unit) < 5:
         raise ParameterError("a parameter set is cut off")
     profile, constraints, level = unit[1:4]
-    bits = _Bits(_EMULATION.sub(b"\0\0", unit[4:]))
+    bits = _Bits(_EMULATION.sub(b"\0\0", unit[4:_READ_BYTES]))
     set_id = bits.unsigned()
     if set_id >= MOST_IDS:
         raise ParameterError("a parameter set has no valid id")
@@ -140,8 +146,11 @@ def _skip_order(bits: _Bits) -> None:
 
 def picture_set_ids(unit: bytes) -> tuple[int, int]:
     """Return the id of a picture parameter set, and that of its sequence parameter set."""
-    bits = _Bits(_EMULATION.sub(b"\0\0", unit[1:]))
-    return bits.unsigned(), bits.unsigned()
+    bits = _Bits(_EMULATION.sub(b"\0\0", unit[1:_READ_BYTES]))
+    picture_id, sequence_id = bits.unsigned(), bits.unsigned()
+    if picture_id >= _MOST_PICTURE_IDS or sequence_id >= MOST_IDS:
+        raise ParameterError("a parameter set has no valid id")
+    return picture_id, sequence_id
 
 
 def kind_of(unit: bytes) -> int:
@@ -155,10 +164,18 @@ def units_of(data: bytes, prefix: int | None) -> list[bytes]:
     Args:
         data: Packet.
         prefix: Bytes of a length prefix; None for start codes.
+
+    Raises:
+        ParameterError: The packet holds too many.
     """
+    if prefix is None and data.count(b"\0\0\1") > MOST_UNITS:
+        raise ParameterError("a packet holds too many NAL units")
+    units = list(itertools.islice(nal_units(data, prefix), MOST_UNITS + 1))
+    if len(units) > MOST_UNITS:
+        raise ParameterError("a packet holds too many NAL units")
     if prefix is not None:
-        return list(nal_units(data, prefix))
-    return [unit for piece in nal_units(data, None) if (unit := piece.rstrip(b"\0"))]
+        return units
+    return [unit for piece in units if (unit := piece.rstrip(b"\0"))]
 
 
 def header_sets(header: bytes) -> tuple[list[bytes], int | None]:
@@ -166,6 +183,9 @@ def header_sets(header: bytes) -> tuple[list[bytes], int | None]:
 
     Args:
         header: Extradata: an avcC record, or NAL units with start codes; may be empty.
+
+    Raises:
+        ParameterError: It holds too many NAL units.
     """
     prefix = prefix_bytes(header, "h264")
     if prefix is None:
@@ -180,6 +200,13 @@ def header_sets(header: bytes) -> tuple[list[bytes], int | None]:
             sets.append(header[at + 2 : at + 2 + size])
             at += 2 + size
     return [unit for unit in sets if unit and kind_of(unit) in (SPS, PPS)], prefix
+
+
+def fit_record(sets: Sequence[bytes]) -> bool:
+    """Return whether a record has room for parameter sets and for two of an encoder."""
+    sequences = sum(kind_of(unit) == SPS for unit in sets)
+    is_room = sequences < _MOST_SEQUENCES and len(sets) - sequences < _MOST_PICTURES
+    return is_room and all(len(unit) <= _MOST_SET_BYTES for unit in sets)
 
 
 def free_id(sets: Iterable[bytes]) -> int | None:

@@ -21,6 +21,9 @@ _ROW = [name for name in INDEX.names if name not in (*PLACEMENT, "embeddings")]
 _OF_CLIPS = [name for name in _ROW if name not in ("source", "attributes", "scores")]
 _BEFORE = [*_OF_CLIPS, "source", "attributes"]
 _PLACE = [f"place.{name}" for name in ("shard", "offset", "size")]
+_CUT_SMART = r"(^|; )(smart|encoded): "
+"""What kept clips say where ``cut.mode=smart``."""
+
 OVERLAPS = "overlaps another listed segment; its seconds are those of other rows"
 _BEHIND = ["clip_bytes", "clip_id", "video", "text.arrays", "text.sha256", *_PLACE]
 
@@ -110,7 +113,10 @@ def accounting_table(clips: pa.Table, sources: Sequence[SourceRef]) -> pa.Table:
         for name in ("start_s", "end_s"):
             columns[name] = pc.if_else(mask, pa.array(at_s), columns[name])
         silent = pa.array(over & mask_of(pc.equal(columns["reason"], "")))
-        columns["reason"] = pc.if_else(silent, OVERLAPS, columns["reason"])
+        cut_smart = pa.array(over & mask_of(pc.match_substring_regex(columns["reason"], _CUT_SMART)))
+        joined = pc.binary_join_element_wise(OVERLAPS, columns["reason"], "; ")
+        reasons = pc.if_else(silent, OVERLAPS, columns["reason"])
+        columns["reason"] = pc.if_else(cut_smart, joined, reasons)
     return pa.table(columns, ACCOUNTING)
 
 

@@ -9,9 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reelweave.curate.cut.smart.parameter_sets import (
+    MOST_UNITS,
     PPS,
     SPS,
     ParameterError,
+    fit_record,
     free_id,
     header_sets,
     kind_of,
@@ -94,5 +96,19 @@ def test_damaged_sets_are_refused_in_words(data: bytes) -> None:
     for read in (sequence_set, picture_set_ids):
         with suppress(ParameterError):
             read(b"\x67" + data)
-    sets, _ = header_sets(data)
-    assert all(sets)
+    with suppress(ParameterError):
+        assert all(header_sets(data)[0])
+
+
+def test_hostile_packets_and_sets_are_refused_before_they_cost_memory(tmp_path: Path) -> None:
+    many = MOST_UNITS + 1
+    for data, prefix in ((b"\1\x65" * many, 1), (b"\0\0\1\x65" * many, None)):
+        with pytest.raises(ParameterError, match="too many NAL units"):
+            units_of(data, prefix)
+    sets = sets_of(write_video(tmp_path / "a.mp4", (3,)))
+    assert fit_record(sets)
+    assert not fit_record([*sets, *sets[:1] * 31])
+    assert not fit_record([*sets, *sets[1:] * 255])
+    assert not fit_record([sets[0] + bytes(1 << 16), sets[1]])
+    with pytest.raises(ParameterError, match="valid id"):
+        picture_set_ids(b"\x68\0\x80\0\xff\xff")

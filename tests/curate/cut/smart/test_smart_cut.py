@@ -1,5 +1,6 @@
 """Smart cuts show the frames of the span: copied ones bit for bit, and edges as encoded clips do, in every reader."""
 
+import json
 from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
@@ -7,11 +8,17 @@ from typing import Any
 
 import av
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from reelweave.curate.config import CurateConfig
 from reelweave.curate.cut import CutClip, CutConfig
 from reelweave.curate.cut.smart import builder, edges
 from reelweave.curate.cut.smart.parameter_sets import units_of
+from reelweave.curate.run.curate import curate
+from reelweave.curate.run.tables.remarks import describe_clips
+from reelweave.curate.run.tables.samples import OVERLAPS
 from tests.clip_readers import READERS, faults
 from tests.curate.frames.test_probe import edited
 from tests.cutting import clips_of, curated, cut_smart, describe, pictures
@@ -235,3 +242,33 @@ def test_real_films(name: str) -> None:
     clips = cut_smart(path, [(20, 70)])
     check(path, clips, [(20, 70)], rate=clips[0].rate)
     assert faults(clips[0].data, "decord", 20) == []
+
+
+def test_a_run_counts_copied_frames_and_why_clips_were_encoded() -> None:
+    reasons = [
+        "smart: 30 of 40 frames copied",
+        "interlaced; smart: 5 of 60 frames copied",
+        "encoded: open groups",
+        "",
+    ]
+    table = pa.table({"state": ["kept"] * 4, "reason": reasons, "audio": ["none"] * 4})
+    assert describe_clips([table, table]) == (
+        "2 clips: encoded: open groups (accounting.parquet, reason)",
+        "2 clips: interlaced (accounting.parquet, reason)",
+        "4 clips: smart, 70 of 200 frames copied (accounting.parquet, reason)",
+    )
+
+
+def test_overlapping_segments_say_both_that_they_overlap_and_how_they_were_cut(tmp_path: Path) -> None:
+    write_video(tmp_path / "a.mp4", (65, 35), options=GROUPS)
+    rows = [{"path": "a.mp4", "start": start_s, "end": start_s + 2} for start_s in (0.0, 1.2)]
+    (tmp_path / "list.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    values = {
+        "cut": {"mode": "smart"},
+        "spans": {"min_clip_s": 1.0, "overlapping": "keep"},
+        "filters": {"min_short_side_px": 64},
+        "run": {"runner": "sequential", "isolate": False},
+    }
+    curate([str(tmp_path / "list.jsonl")], str(tmp_path / "out"), CurateConfig.model_validate(values))
+    reasons = pq.read_table(tmp_path / "out" / "accounting.parquet").column("reason").to_pylist()
+    assert any(OVERLAPS in reason and "smart: " in reason for reason in reasons), reasons
