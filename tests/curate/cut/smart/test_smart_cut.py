@@ -23,7 +23,7 @@ from tests.clip_readers import READERS, faults
 from tests.curate.frames.test_probe import edited
 from tests.cutting import clips_of, curated, cut_smart, describe, pictures
 from tests.media import CORPUS, NO_CORPUS, read_numbers, write_video
-from tests.thorough import beyond, but
+from tests.thorough import beyond, but, thorough
 
 BOUNDS = [(0, 30), (31, 66), (70, 85)]
 GROUPS = {"g": "20", "bf": "3", "x264-params": "b-pyramid=normal:scenecut=0:keyint_min=20"}
@@ -228,6 +228,31 @@ def test_the_whole_pass_sees_the_same_frames_and_gives_the_same_spans(tmp_path: 
         )
         assert record.reason.startswith(("smart: ", "encoded: "))
         assert not other.reason
+
+
+@thorough
+@pytest.mark.parametrize("suffix", ["mp4", "ts", "mkv"])
+def test_damaged_films_give_the_spans_and_frames_of_encode(suffix: str, tmp_path: Path) -> None:
+    whole = write_video(
+        tmp_path / f"a.{suffix}", (55, 45), **params("bframes=3:repeat-headers=1")
+    ).read_bytes()
+    lengths = {"min_clip_s": 0.4, "max_clip_s": 1.5}
+    for seed in range(5):
+        rng, data = np.random.default_rng(seed), bytearray(whole)
+        for at in rng.integers(200, len(data) - 12, 3).tolist():
+            data[at : at + 9] = rng.bytes(9)
+        path = tmp_path / f"{seed}.{suffix}"
+        path.write_bytes(data)
+        spans = [
+            [
+                (record.start_s, record.end_s, record.state, record.frames)
+                for record, _ in curated(
+                    path, tmp_path / f"{mode} {seed}", spans=lengths, cut={"mode": mode, "verify": "whole"}
+                )
+            ]
+            for mode in ("encode", "smart")
+        ]
+        assert spans[0] == spans[1]
 
 
 def test_smart_cuts_need_an_encoder_whose_sets_can_be_named() -> None:
