@@ -6,11 +6,23 @@ behind by as much is nearly always right. A right one saves work; a wrong one ch
 
 import math
 from array import array
+from collections.abc import Sequence
+
+from av.video.format import VideoFormat
 
 from reelweave.curate.config import SourceStageConfig
-from reelweave.curate.shots import LookaheadDetector
+from reelweave.curate.cut.smart.plan import MOST_WAITING
+from reelweave.curate.filters.vectors import VECTOR_CODECS
+from reelweave.curate.frames.probe import Probe
+from reelweave.curate.shots import LookaheadDetector, ShotDetector
 from reelweave.curate.shots.spans import long_enough, longest_hold_s, part_end
 from reelweave.curate.shots.stitch import SampleEmbeddings, stitch
+from reelweave.curate.source_pass.listed_lookahead import ListedLookahead, listed_lookahead
+from reelweave.curate.sources.segments import Segment
+
+TURN = 16
+"""Frames that are taken from the window at a time."""
+_VECTOR_BYTES = 0.7  # per pixel: 40 for each vector of a block of 8x8, two in B pictures at times
 
 
 class Lookahead:
@@ -145,3 +157,52 @@ class Lookahead:
             self._part_end = part_end(times_s, self._part, self._judged, spans)
         else:
             self._part_end = None
+
+
+def lookahead_of(
+    detector: ShotDetector,
+    samples: SampleEmbeddings,
+    header: Probe,
+    config: SourceStageConfig,
+    segments: Sequence[Segment] = (),
+    *,
+    within: bool = False,
+) -> Lookahead | ListedLookahead | None:
+    """Return the lookahead of a source, or None where its clips cannot be encoded ahead within ``cut.ahead_mb``.
+
+    Args:
+        detector: Detector that receives the same source.
+        samples: Stitching samples of the same source.
+        header: Probe of the source.
+        config: Configuration.
+        segments: Segments that a list names.
+        within: See `Lookahead`.
+    """
+    cut, spans = config.cut, config.spans
+    lookahead: Lookahead | ListedLookahead | None = None
+    if not header.rate or not header.pixel_format or cut.mode in ("copy", "auto"):
+        return None
+    if segments:
+        lookahead = listed_lookahead(segments, spans, header.fps, within=within)
+    elif isinstance(detector, LookaheadDetector) and spans.crop_s == 0 and spans.long_shots != "equal":
+        lookahead = Lookahead(detector, samples, config, header.fps, within=within)
+    if lookahead is None:
+        return None
+    min_frame_bytes = min(decoded_bytes(header), finished_bytes(header, config))
+    waiting = lookahead.lag + TURN + (MOST_WAITING if cut.mode == "smart" else 0)
+    return lookahead if waiting * min_frame_bytes <= cut.ahead_mb * 10**6 else None
+
+
+def finished_bytes(header: Probe, config: SourceStageConfig) -> float:
+    """Return the bytes of a frame that waits in the window finished; it has lost its vectors then."""
+    if header.codec in VECTOR_CODECS:
+        return math.inf
+    pixels = header.width * header.height * max(1.0, float(header.pixel_aspect or 1))
+    return pixels * (1.5 if config.cut.max_bits == 8 else 3.0)
+
+
+def decoded_bytes(header: Probe) -> float:
+    """Return the bytes of a frame that waits in the window as decoded."""
+    bits = VideoFormat(header.pixel_format, header.width, header.height).padded_bits_per_pixel
+    vectors = _VECTOR_BYTES if header.codec in VECTOR_CODECS else 0
+    return header.width * header.height * (bits / 8 + vectors)

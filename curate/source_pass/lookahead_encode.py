@@ -5,11 +5,10 @@ prediction is compared with the spans once the whole source is known. A clip tha
 in a second pass, from the same frames to the same bytes.
 """
 
-import math
 import tempfile
 from array import array
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -17,7 +16,6 @@ from typing import IO
 
 import av
 import numpy as np
-from av.video.format import VideoFormat
 from av.video.frame import VideoFrame
 from numpy.typing import NDArray
 
@@ -27,27 +25,21 @@ from reelweave.curate.cut.encode import ClipEncoder, codec_name
 from reelweave.curate.cut.smart.ahead import SmartAhead
 from reelweave.curate.cut.smart.builder import SmartClip
 from reelweave.curate.cut.smart.check import SeamError
-from reelweave.curate.cut.smart.plan import MOST_WAITING, Plan
-from reelweave.curate.filters.vectors import VECTOR_CODECS
+from reelweave.curate.cut.smart.plan import Plan
 from reelweave.curate.frames.budget import most_bytes, most_frames, most_pixels
 from reelweave.curate.frames.child_process import give_back
 from reelweave.curate.frames.clocks.rates import TIE_S, is_fleeting
 from reelweave.curate.frames.frame_times import FrameTimes, likely_clip_rate
 from reelweave.curate.frames.picture import Finisher, Geometry
 from reelweave.curate.frames.probe import Probe
-from reelweave.curate.shots import LookaheadDetector, ShotDetector
 from reelweave.curate.shots.spans import Span
-from reelweave.curate.shots.stitch import SampleEmbeddings
-from reelweave.curate.source_pass.listed_lookahead import ListedLookahead, listed_lookahead
-from reelweave.curate.source_pass.lookahead import Lookahead
+from reelweave.curate.source_pass.listed_lookahead import ListedLookahead
+from reelweave.curate.source_pass.lookahead import TURN, Lookahead, decoded_bytes, finished_bytes
 from reelweave.curate.source_pass.sampling import ClipPictures, PictureCollector
-from reelweave.curate.sources.segments import Segment
 
-_TURN = 16
 _GIVE_BACK_PIXELS = 2 * 10**8  # a hundred frames of 1080p
 _MAX_SPOOL_BYTES = 1 << 35
 _SAME_S = 1e-6  # between times of one frame that were computed in two ways
-_VECTOR_BYTES = 0.7  # per pixel: 40 for each vector of a block of 8x8, two in B pictures at times
 
 
 @dataclass(frozen=True)
@@ -122,8 +114,8 @@ class LookaheadEncoder:
         self._stated, self._time_base, self._config = header.rate, float(time_base), config
         self._rate = header.rate  # of the clip in work
         budget = config.cut.ahead_mb * 10**6
-        self._finishes_first = (lookahead.lag + _TURN) * _decoded_bytes(header) > budget
-        frame_bytes = _finished_bytes(header, config) if self._finishes_first else _decoded_bytes(header)
+        self._finishes_first = (lookahead.lag + TURN) * decoded_bytes(header) > budget
+        frame_bytes = finished_bytes(header, config) if self._finishes_first else decoded_bytes(header)
         self._most = int(budget / frame_bytes)
         self._counted = header.container == "avi"  # it stores no times: most frames lie on the grid
         self._collector = PictureCollector(header.codec, config.scores)
@@ -164,8 +156,8 @@ class LookaheadEncoder:
             self.close()  # the second pass says why
             return
         # Decoding and encoding by turns, many frames at a time, finds both in the processor's cache.
-        while len(self._window) >= self._lookahead.lag + _TURN:
-            end = self._passed + _TURN
+        while len(self._window) >= self._lookahead.lag + TURN:
+            end = self._passed + TURN
             if len(self._window) < self._most and not self._lookahead.is_certain(end - 1, self._times_s):
                 break
             while self._window and self._passed < end:
@@ -354,55 +346,6 @@ class LookaheadEncoder:
             self._encoder = None
         if self._smart is not None:
             self._smart.close()
-
-
-def lookahead_of(
-    detector: ShotDetector,
-    samples: SampleEmbeddings,
-    header: Probe,
-    config: SourceStageConfig,
-    segments: Sequence[Segment] = (),
-    *,
-    within: bool = False,
-) -> Lookahead | ListedLookahead | None:
-    """Return the lookahead of a source, or None where its clips cannot be encoded ahead within ``cut.ahead_mb``.
-
-    Args:
-        detector: Detector that receives the same source.
-        samples: Stitching samples of the same source.
-        header: Probe of the source.
-        config: Configuration.
-        segments: Segments that a list names.
-        within: See `Lookahead`.
-    """
-    cut, spans = config.cut, config.spans
-    lookahead: Lookahead | ListedLookahead | None = None
-    if not header.rate or not header.pixel_format or cut.mode in ("copy", "auto"):
-        return None
-    if segments:
-        lookahead = listed_lookahead(segments, spans, float(header.rate), within=within)
-    elif isinstance(detector, LookaheadDetector) and spans.crop_s == 0 and spans.long_shots != "equal":
-        lookahead = Lookahead(detector, samples, config, float(header.rate), within=within)
-    if lookahead is None:
-        return None
-    min_frame_bytes = min(_decoded_bytes(header), _finished_bytes(header, config))
-    waiting = lookahead.lag + _TURN + (MOST_WAITING if cut.mode == "smart" else 0)
-    return lookahead if waiting * min_frame_bytes <= cut.ahead_mb * 10**6 else None
-
-
-def _finished_bytes(header: Probe, config: SourceStageConfig) -> float:
-    """Return the bytes of a frame that waits in the window finished; it has lost its vectors then."""
-    if header.codec in VECTOR_CODECS:
-        return math.inf
-    pixels = header.width * header.height * max(1.0, float(header.pixel_aspect or 1))
-    return pixels * (1.5 if config.cut.max_bits == 8 else 3.0)
-
-
-def _decoded_bytes(header: Probe) -> float:
-    """Return the bytes of a frame that waits in the window as decoded."""
-    bits = VideoFormat(header.pixel_format, header.width, header.height).padded_bits_per_pixel
-    vectors = _VECTOR_BYTES if header.codec in VECTOR_CODECS else 0
-    return header.width * header.height * (bits / 8 + vectors)
 
 
 @contextmanager

@@ -34,11 +34,11 @@ from reelweave.curate.frames.source import SourceError, open_video
 from reelweave.curate.frames.telecine import FieldDifferences
 from reelweave.curate.shots.scale import Scaler
 from reelweave.curate.shots.stitch import SampleEmbeddings
+from reelweave.curate.source_pass.lookahead import lookahead_of
 from reelweave.curate.source_pass.lookahead_encode import (
     AheadClip,
     LookaheadEncoder,
     encode_ahead,
-    lookahead_of,
 )
 from reelweave.curate.source_pass.parts import PART_FRAMES, Part
 from reelweave.curate.source_pass.scan import detector_for, stitch_for

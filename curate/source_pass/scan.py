@@ -40,7 +40,8 @@ from reelweave.curate.shots.scale import Scaler
 from reelweave.curate.shots.spans import MISSING_MIN_S
 from reelweave.curate.shots.stitch import SampleEmbeddings, StitchConfig, stitch
 from reelweave.curate.shots.types import with_cuts
-from reelweave.curate.source_pass.lookahead_encode import LookaheadEncoder, encode_ahead, lookahead_of
+from reelweave.curate.source_pass.lookahead import lookahead_of
+from reelweave.curate.source_pass.lookahead_encode import LookaheadEncoder, encode_ahead
 from reelweave.curate.source_pass.sampling import FrameStats
 from reelweave.curate.sources.segments import Segment
 
