@@ -1,13 +1,15 @@
 """Page of a dataset's report, from its numbers."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import asdict
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from reelweave.loader.buckets.stats import Histogram
 from reelweave.loader.dataset import Dataset, StageTotal
 from reelweave.pipelines.report.numbers.dataset import DatasetFigures
+from reelweave.pipelines.report.numbers.outcomes import DuplicateGroup, DuplicateSpan, LostSpan
 from reelweave.pipelines.report.numbers.scores import ScoreStats, thresholds
 from reelweave.pipelines.report.sampled import sampled_section
 from reelweave.pipelines.report.sections.buckets import bucket_note, bucket_section
@@ -49,12 +51,12 @@ def render_page(dataset: Dataset, figures: DatasetFigures, config: "ReportConfig
         ],
         stages=figures.stages,
         outcome=_outcome(figures.stages),
-        lost=[_lost_record(row) for row in figures.lost["rows"]],
-        lost_more=figures.lost["count"] - len(figures.lost["rows"]),
+        lost=[_lost_record(row) for row in figures.lost.rows],
+        lost_more=figures.lost.count - len(figures.lost.rows),
         sources=sources[: config.max_lost],
         sources_more=max(0, len(sources) - config.max_lost),
         folder=_common_folder([source.source for source in sources]),
-        slowest={row["source"]: row["seconds"] for row in figures.run["slowest"]},
+        slowest=dict(figures.run.slowest),
         shapes=[
             _ladder("length", "Length of kept clips, seconds", figures.stats.duration_s),
             _ladder("short-side", "Short side of kept clips, pixels", figures.stats.short_side_px),
@@ -75,7 +77,7 @@ def render_page(dataset: Dataset, figures: DatasetFigures, config: "ReportConfig
         steps_section=steps_section(figures.plan, figures.stats.buckets),
         cost_fit_section=cost_fit_section(figures.cost_fit),
         duplicates=figures.duplicates,
-        groups=[_group(group) for group in figures.duplicates["groups"]],
+        groups=[_group(group) for group in figures.duplicates.groups],
         run=figures.run,
         map=figures.map,
         sampled=sampled_section(dataset),
@@ -117,20 +119,17 @@ def _score_chart(stats: ScoreStats) -> Chart:
     return histogram(name, title, stats.edges, stats.counts, drawn, note=note)
 
 
-def _lost_record(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {**row, "start": _seconds(row["start_s"]), "end": _seconds(row["end_s"])}
+def _lost_record(row: LostSpan) -> dict[str, Any]:
+    return {**asdict(row), "start": _seconds(row.start_s), "end": _seconds(row.end_s)}
 
 
-def _group(group: Mapping[str, Any]) -> dict[str, Any]:
-    copies = [{**_placed_record(copy), "reason": copy["reason"]} for copy in group["copies"]]
-    return {**_placed_record(group), "key": group["key"], "copies": copies}
+def _group(group: DuplicateGroup) -> dict[str, Any]:
+    copies = [{**_placed_record(copy), "reason": copy.reason} for copy in group.copies]
+    return {**_placed_record(group), "key": group.key, "copies": copies}
 
 
-def _placed_record(row: Mapping[str, Any]) -> dict[str, str]:
-    return {
-        "source": row["source"].rsplit("/", 1)[-1],
-        "span": f"{row['start_s']:.2f} to {row['end_s']:.2f} s",
-    }
+def _placed_record(span: DuplicateGroup | DuplicateSpan) -> dict[str, str]:
+    return {"source": span.source.rsplit("/", 1)[-1], "span": f"{span.start_s:.2f} to {span.end_s:.2f} s"}
 
 
 def _common_folder(sources: Sequence[str]) -> str:

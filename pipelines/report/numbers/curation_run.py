@@ -1,13 +1,82 @@
 """Facts of the last curation run: seconds and workers per stage, rates, slowest sources, forecast."""
 
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from reelweave.loader.dataset import Dataset
-from reelweave.pipelines.report.numbers.run_notes import ForecastNote, RunNote, StatusNote, read_note
+from reelweave.pipelines.report.numbers.run_notes import (
+    EstimateNote,
+    ForecastNote,
+    PlanNote,
+    RunNote,
+    StatusNote,
+    read_note,
+)
 
 
-def run_facts(dataset: Dataset) -> dict[str, Any]:
-    """Return the facts, empty where no run left notes."""
+@dataclass(frozen=True)
+class StageFacts:
+    """Work of one stage.
+
+    Attributes:
+        stage: its name.
+        seconds: seconds of its workers.
+        share: share of the seconds of all stages.
+        workers: number of workers; None where none were planned.
+        busy: share of the time that they worked; None where not measured.
+    """
+
+    stage: str
+    seconds: float
+    share: float
+    workers: int | None
+    busy: float | None
+
+
+@dataclass(frozen=True)
+class ForecastFacts:
+    """A forecast beside what came of it."""
+
+    what: str
+    estimate: EstimateNote
+    actual: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the values, the estimate's beside the others."""
+        return {"what": self.what, **self.estimate.model_dump(), "actual": self.actual}
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """Facts of a curation run; empty where it left no notes.
+
+    Attributes:
+        wall_s: seconds of the run.
+        stages: work of each stage.
+        plans: speed and workers of each pass.
+        slowest: slowest sources and their seconds.
+        forecast: what was expected, and came.
+    """
+
+    wall_s: float | None
+    stages: list[StageFacts]
+    plans: list[PlanNote]
+    slowest: list[tuple[str, float]]
+    forecast: list[ForecastFacts]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the facts as JSON values."""
+        return {
+            "wall_s": self.wall_s,
+            "stages": [asdict(stage) for stage in self.stages],
+            "plans": [plan.model_dump() for plan in self.plans],
+            "slowest": [{"source": source, "seconds": seconds} for source, seconds in self.slowest],
+            "forecast": [facts.to_json() for facts in self.forecast],
+        }
+
+
+def run_facts(dataset: Dataset) -> RunFacts:
+    """Return the facts of the last run."""
     run = read_note(dataset, "run", RunNote)
     forecast = read_note(dataset, "forecast", ForecastNote)
     total = sum(run.worker_seconds.values())
@@ -19,30 +88,17 @@ def run_facts(dataset: Dataset) -> dict[str, Any]:
         ("clip_gb", forecast.clip_gb, totals.clip_bytes / 1e9),
         ("clip_hours", forecast.clip_hours, totals.duration_s / 3600),
     )
-    return {
-        "wall_s": run.wall_s,
-        "stages": [
-            {
-                "stage": name,
-                "seconds": seconds,
-                "share": seconds / total if total else 0.0,
-                "workers": workers.get(name),
-                "busy": busy.get(name),
-            }
-            for name, seconds in run.worker_seconds.items()
-            if run.wall_s is not None
+    stages = {} if run.wall_s is None else run.worker_seconds
+    return RunFacts(
+        run.wall_s,
+        [
+            StageFacts(name, seconds, seconds / total if total else 0.0, workers.get(name), busy.get(name))
+            for name, seconds in stages.items()
         ],
-        "plans": [plan.model_dump() for plan in run.plans],
-        "slowest": [
-            {"source": source, "seconds": seconds}
-            for source, seconds in read_note(dataset, "status", StatusNote).slowest
-        ],
-        "forecast": [
-            {"what": name, **note.model_dump(), "actual": actual}
-            for name, note, actual in expected
-            if note is not None
-        ],
-    }
+        run.plans,
+        read_note(dataset, "status", StatusNote).slowest,
+        [ForecastFacts(name, note, actual) for name, note, actual in expected if note is not None],
+    )
 
 
 def run_notes(dataset: Dataset) -> list[str]:

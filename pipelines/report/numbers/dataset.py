@@ -12,10 +12,16 @@ from reelweave.loader.dataset.manifest import Totals
 from reelweave.pipelines.plans import mixture
 from reelweave.pipelines.report.buckets import ReportConfig
 from reelweave.pipelines.report.numbers.cost_fit import CostFitFigures, cost_fit_numbers
-from reelweave.pipelines.report.numbers.curation_run import run_facts, run_notes
+from reelweave.pipelines.report.numbers.curation_run import RunFacts, run_facts, run_notes
 from reelweave.pipelines.report.numbers.dataset_map import DatasetMap, dataset_map
 from reelweave.pipelines.report.numbers.lengths import LengthDistribution, length_distribution
-from reelweave.pipelines.report.numbers.outcomes import Outcomes, SourceTotal, duplicate_groups
+from reelweave.pipelines.report.numbers.outcomes import (
+    DuplicateGroups,
+    LostSpans,
+    Outcomes,
+    SourceTotal,
+    duplicate_groups,
+)
 from reelweave.pipelines.report.numbers.scores import Scores, ScoreStats
 from reelweave.pipelines.report.numbers.steps.plan import PlanFigures, plan_numbers
 from reelweave.pipelines.report.shapes import kept_timings
@@ -31,7 +37,7 @@ class DatasetFigures:
         dataset: URI of the dataset.
         totals: totals of its manifest.
         stages: totals of each state and stage of its accounting.
-        lost: number of the rows that were not kept, and the first of them with their reasons.
+        lost: spans that were not kept, failures first.
         sources: totals of each source, by name.
         scores: distribution of each score.
         duplicates: kept samples that have copies, and the largest groups.
@@ -48,12 +54,12 @@ class DatasetFigures:
     dataset: str
     totals: Totals
     stages: list[StageTotal]
-    lost: dict[str, Any]
+    lost: LostSpans
     sources: list[SourceTotal]
     scores: list[ScoreStats]
-    duplicates: dict[str, Any]
+    duplicates: DuplicateGroups
     map: dict[str, Any]
-    run: dict[str, Any]
+    run: RunFacts
     notes: list[str]
     stats: DatasetStats
     lengths: LengthDistribution
@@ -67,12 +73,12 @@ class DatasetFigures:
             "dataset": self.dataset,
             "totals": self.totals.model_dump(),
             "stages": [asdict(total) for total in self.stages],
-            "lost": self.lost,
+            "lost": asdict(self.lost),
             "sources": [asdict(total) for total in self.sources],
             "scores": [asdict(score) for score in self.scores],
-            "duplicates": self.duplicates,
+            "duplicates": asdict(self.duplicates),
             "map": self.map,
-            "run": self.run,
+            "run": self.run.to_json(),
             "notes": self.notes,
             **self.stats.to_dict(),
             "lengths": asdict(self.lengths),

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -47,18 +46,77 @@ class SourceTotal:
 
 
 @dataclass(frozen=True)
+class LostSpan:
+    """Span that was not kept, and why; fields as of the accounting."""
+
+    state: str
+    stage: str
+    source: str
+    start_s: float | None
+    end_s: float | None
+    key: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class LostSpans:
+    """Number of the spans that were not kept, and the first of them."""
+
+    count: int
+    rows: list[LostSpan]
+
+
+@dataclass(frozen=True)
+class DuplicateSpan:
+    """Span that was dropped in favour of a sample; fields as of the accounting."""
+
+    source: str
+    start_s: float
+    end_s: float
+    key: str
+    stage: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class DuplicateGroup:
+    """Sample, and the spans that were dropped in favour of it."""
+
+    key: str
+    source: str
+    start_s: float
+    end_s: float
+    copies: list[DuplicateSpan]
+
+
+@dataclass(frozen=True)
+class DuplicateGroups:
+    """Duplicates of a dataset.
+
+    Attributes:
+        count: number of samples that have copies.
+        copies: number of all spans that were dropped.
+        groups: the largest groups.
+    """
+
+    count: int
+    copies: int
+    groups: list[DuplicateGroup]
+
+
+@dataclass(frozen=True)
 class Outcomes:
     """Numbers of an accounting.
 
     Attributes:
         stages: totals of each state and stage.
-        lost: number of the rows that were not kept, and the first of them with their reasons.
+        lost: spans that were not kept, failures first.
         sources: totals of each source, by name.
         copies: rows of duplicates, columns `_OF_COPIES`.
     """
 
     stages: list[StageTotal]
-    lost: dict[str, Any]
+    lost: LostSpans
     sources: list[SourceTotal]
     copies: pa.Table
 
@@ -90,7 +148,7 @@ class Outcomes:
                 f"{where}: it has {count} sources, manifest.json counts {dataset.manifest.totals.sources};"
                 " run `reelweave verify` for all that is wrong"
             )
-        return Outcomes(stages, lost.to_json(), sources.totals(), pa.concat_tables(copies))
+        return Outcomes(stages, lost.spans(), sources.totals(), pa.concat_tables(copies))
 
 
 class _Lost:
@@ -112,8 +170,8 @@ class _Lost:
         order += len(_FIRST) * (rows.column("stage").to_numpy() == _BLENDED)
         self._rows = rows.take(np.argsort(order, kind="stable")[: self._most])
 
-    def to_json(self) -> dict[str, Any]:
-        return {"count": self._count, "rows": self._rows.to_pylist()}
+    def spans(self) -> LostSpans:
+        return LostSpans(self._count, [LostSpan(**row) for row in self._rows.to_pylist()])
 
 
 class _Sources:
@@ -160,8 +218,8 @@ class _Sources:
         ]
 
 
-def duplicate_groups(dataset: Dataset, copies: pa.Table, max_groups: int) -> dict[str, Any]:
-    """Return the number of kept samples that have copies, and the largest groups with the copies dropped for each.
+def duplicate_groups(dataset: Dataset, copies: pa.Table, max_groups: int) -> DuplicateGroups:
+    """Return the kept samples that have copies, the largest groups with the copies dropped for each.
 
     Args:
         dataset: the dataset.
@@ -183,15 +241,16 @@ def duplicate_groups(dataset: Dataset, copies: pa.Table, max_groups: int) -> dic
     row_numbers = [row_number for key, _ in largest if (row_number := dataset.row_number(key)) is not None]
     spans = dataset.rows_at(np.array(row_numbers, np.int64), ["source", "start_s", "end_s"]).to_pylist()
     rows = dict(zip((key for key, _ in largest), spans, strict=True))
-    return {
-        "count": len(groups_kept),
-        "copies": len(copies),
-        "groups": [
-            {
-                "key": key,
+    spans_of = copies.drop_columns("duplicate_of")
+    return DuplicateGroups(
+        len(groups_kept),
+        len(copies),
+        [
+            DuplicateGroup(
+                key,
                 **rows[key],
-                "copies": copies.drop_columns("duplicate_of").take(copy_rows).to_pylist(),
-            }
+                copies=[DuplicateSpan(**row) for row in spans_of.take(copy_rows).to_pylist()],
+            )
             for key, copy_rows in largest
         ],
-    }
+    )
