@@ -14,10 +14,9 @@ from reelweave.train.models.encoders.tokenizer import LatentSizes
 from reelweave.train.parallel.dit import parallelize
 from reelweave.train.parallel.fp8 import check
 from reelweave.train.parallel.layouts import pieces
-from reelweave.train.parallel.layouts.ddp import DDP
 from reelweave.train.parallel.layouts.fsdp import FSDP
 from reelweave.train.parallel.layouts.nested_fsdp import NestedFSDP
-from reelweave.train.parallel.layouts.parallel_model import ParallelModel
+from reelweave.train.parallel.layouts.parallel_model import DDP, ParallelModel
 from reelweave.train.parallel.layouts.zero1 import ZeRO1
 from reelweave.train.parallel.mesh import Mesh, Ranks
 from reelweave.train.parallel.rank_grid import CONTEXT

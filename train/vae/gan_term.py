@@ -7,8 +7,7 @@ from reelweave.train.config.vae import GanConfig
 from reelweave.train.models.precision import at_least_float32
 from reelweave.train.vae.accumulator import Accumulator
 from reelweave.train.vae.discriminator import PatchDiscriminator
-from reelweave.train.vae.losses.adaptive import adaptive_weight, gradient_at
-from reelweave.train.vae.losses.gan import lecam, r1, to_fool, to_tell_apart
+from reelweave.train.vae.losses.gan import adaptive_weight, gradient_at, lecam, r1, to_fool, to_tell_apart
 from reelweave.train.vae.reconstruction import Reconstruction
 from reelweave.train.vae.trainable import Trainable
 

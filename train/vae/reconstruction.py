@@ -11,9 +11,8 @@ from reelweave.loader.errors import UsageError
 from reelweave.train.config.vae import LossesConfig, TermConfig
 from reelweave.train.models.precision import at_least_float32
 from reelweave.train.step.noise import draw_noise
-from reelweave.train.vae.losses.kl import kl_to_standard_normal
 from reelweave.train.vae.losses.perceptual import Perceptual
-from reelweave.train.vae.losses.pixels import absolute_error, squared_error
+from reelweave.train.vae.losses.terms import absolute_error, kl_to_standard_normal, squared_error
 from reelweave.train.vae.network import Posterior, VideoVae
 
 

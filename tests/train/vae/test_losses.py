@@ -10,11 +10,9 @@ from reelweave.train.config.vae import GanConfig, LpipsConfig
 from reelweave.train.vae.accumulator import Accumulator
 from reelweave.train.vae.discriminator import PatchDiscriminator
 from reelweave.train.vae.gan_term import GanTerm
-from reelweave.train.vae.losses.adaptive import adaptive_weight, gradient_at
-from reelweave.train.vae.losses.gan import lecam, r1, to_fool, to_tell_apart
-from reelweave.train.vae.losses.kl import kl_to_standard_normal
+from reelweave.train.vae.losses.gan import adaptive_weight, gradient_at, lecam, r1, to_fool, to_tell_apart
 from reelweave.train.vae.losses.perceptual import Perceptual
-from reelweave.train.vae.losses.pixels import absolute_error, squared_error
+from reelweave.train.vae.losses.terms import absolute_error, kl_to_standard_normal, squared_error
 from reelweave.train.vae.network import Posterior
 from reelweave.train.vae.reconstruction import Reconstruction
 from tests.thorough import thorough

@@ -253,3 +253,7 @@ class ParallelModel:
             tensor.sum_([self._gradient(name) for name in self.weights if summed_over_tensor_ranks(name)])
         if stages.size > 1:
             stages.sum_([self._gradient(name) for name in self.weights if self._holders[name] > 1])
+
+
+class DDP(ParallelModel):
+    """Whole state on every data-parallel rank; gradients are summed once per step."""

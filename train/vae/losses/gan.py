@@ -1,4 +1,4 @@
-"""Adversarial losses of both networks, and regularization of the discriminator.
+"""Adversarial losses of both networks, their weight beside a reconstruction, and regularization of the discriminator.
 
 D is the discriminator's logit of a patch, positive for real ones; losses are means over a sample's patches.
 """
@@ -7,6 +7,9 @@ from typing import Literal
 
 import torch
 from torch.nn import functional as F
+
+DELTA = 1e-6
+LARGEST = 1e4
 
 GanLoss = Literal["hinge", "vanilla"]
 
@@ -60,3 +63,23 @@ def lecam(real_BP: torch.Tensor, made_BP: torch.Tensor, average_2: torch.Tensor)
     """
     of_real, of_made = average_2.unbind()
     return ((real_BP - of_made).square() + (made_BP - of_real).square()).mean(dim=1)
+
+
+def gradient_at(scalar: torch.Tensor, layer: torch.Tensor) -> torch.Tensor:
+    """Return the gradient of a scalar with respect to a layer's weights; keeps the graph."""
+    gradient: torch.Tensor = torch.autograd.grad(scalar, layer, retain_graph=True)[0]
+    return gradient
+
+
+def adaptive_weight(reconstruction: torch.Tensor, gan: torch.Tensor) -> torch.Tensor:
+    """Return the ratio of two gradient norms, a scalar up to `LARGEST`.
+
+    Esser et al., "Taming Transformers for High-Resolution Image Synthesis", 2021, eq. 7.
+
+    Args:
+        reconstruction: gradient of the reconstruction terms, without KL, at the decoder's last layer.
+        gan: gradient of the unweighted adversarial loss at the same layer.
+    """
+    pull, push = (torch.linalg.vector_norm(gradient) for gradient in (reconstruction, gan))
+    ratio: torch.Tensor = pull / (push + DELTA)
+    return ratio.clamp(max=LARGEST)
