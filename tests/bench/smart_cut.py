@@ -3,6 +3,7 @@
 python -m tests.bench.smart_cut films FILES...       time and bytes of a whole pass in both modes, by turns
 python -m tests.bench.smart_cut frames FILES...      every frame of every clip, in every reader
 python -m tests.bench.smart_cut loader FILES...      what windows of the clips cost the loader
+python -m tests.bench.smart_cut edges FILES...       how near encoded frames of both modes are to the source
 python -m tests.bench.smart_cut encoders             every frame of numbered films of many settings of x264
 """
 
@@ -157,6 +158,39 @@ def window_s(data: bytes, kind: str) -> float:
     return (time.process_time() - began_s) / len(starts)
 
 
+def measure_edges(paths: list[Path]) -> None:
+    """PSNR of the luma of frames that smart cuts encode, and of the same frames in encoded clips."""
+    print(
+        "| film | frames encoded beside copies | PSNR in encode, dB | in smart | lowest in encode | in smart |"
+    )
+    print("|---|---|---|---|---|---|")
+    for path in paths:
+        found = {
+            mode: [pair for pair in curated_in(path, mode)[0] if pair[0].state == "kept"] for mode in MODES
+        }
+        with path.open("rb") as file, open_video(file) as (container, stream):
+            source = [frame.to_ndarray()[: frame.height] for frame in container.decode(stream)]
+        values: dict[str, list[float]] = {mode: [] for mode in MODES}
+        for (_, encoded), (record, smart) in zip(found["encode"], found["smart"], strict=True):
+            if "smart: " not in record.reason:
+                continue
+            first = round(record.start_s * record.fps)
+            for at, (frame, other) in enumerate(zip(pictures(smart), pictures(encoded), strict=True), first):
+                rows = len(source[at])
+                if not np.array_equal(frame[:rows], source[at]):
+                    values["smart"].append(psnr(frame[:rows], source[at]))
+                    values["encode"].append(psnr(other[:rows], source[at]))
+        if values["smart"]:
+            means = [f"{statistics.mean(values[mode]):.2f}" for mode in MODES]
+            lowest = [f"{min(values[mode]):.2f}" for mode in MODES]
+            print(f"| {path.stem} | {len(values['smart'])} | {' | '.join([*means, *lowest])} |", flush=True)
+
+
+def psnr(picture: np.ndarray, true: np.ndarray) -> float:
+    squared = float(((picture.astype(np.float64) - true) ** 2).mean())
+    return float(10 * np.log10(255**2 / max(squared, 1e-4)))
+
+
 PRESETS = ("ultrafast", "superfast", "veryfast", "faster", "fast", "medium", "slow", "slower", "veryslow")
 TUNES = ("film", "animation", "grain", "stillimage", "fastdecode", "zerolatency")
 PARAMS = (
@@ -252,6 +286,7 @@ if __name__ == "__main__":
         "films": lambda: measure(films),
         "frames": lambda: compare(films),
         "loader": lambda: measure_windows(films),
+        "edges": lambda: measure_edges(films),
         "encoders": sweep,
     }
     sys.exit(commands[sys.argv[1]]())
