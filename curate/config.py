@@ -122,7 +122,7 @@ class SourceStageConfig(BaseModel, frozen=True, extra="forbid"):
             the ledger notices.
     """
 
-    REVISION: ClassVar = 42
+    REVISION: ClassVar = 43
 
     probe: ProbeConfig = ProbeConfig()
     shots: ShotConfig = ShotConfig()

@@ -28,6 +28,7 @@ from reelweave.curate.frames.probe import ProbeConfig
 from reelweave.curate.frames.source import SourceError, open_video
 from reelweave.loader.dataset.colour.matrix import matrix_fault
 from reelweave.loader.dataset.colour.transparency import OverBlack
+from reelweave.loader.dataset.samples.frames.reorder import FrameOrder
 from reelweave.loader.dataset.samples.frames.shown_frames import PacketFrames
 from reelweave.loader.dataset.samples.frames.vp9_sizes import is_left_out
 from reelweave.loader.dataset.tars.media import FORMATS
@@ -40,7 +41,7 @@ from reelweave.loader.dataset.tars.pictures import (
 )
 from reelweave.loader.errors import refuse_shortage
 
-PROBE_VERSION = 17
+PROBE_VERSION = 18
 """Revision of this code: higher when the same bytes give other values; tars probed by older code are read again."""
 
 _MAX_SIDE = 16384
@@ -166,7 +167,10 @@ def _decoded_stamps(data: bytes | memoryview) -> tuple[list[int | None], bool]:
         meter = ShapeMeter(
             stream, stream.codec_context, ProbeConfig(max_width=_MAX_SIDE, max_height=_MAX_SIDE)
         )
-        shown = (frame for packet in container.demux(stream) for frame in meter.decode(packet))
+        order = FrameOrder(stream)
+        shown = (
+            frame for packet in container.demux(stream) for frame in order.sort(meter.decode(packet), packet)
+        )
         found = [(frame.pts, bool(frame.interlaced_frame)) for frame in shown]
     if not found:
         raise SourceError("has no frame that can be decoded")

@@ -16,6 +16,12 @@ from reelweave.curate.frames.container.encryption import (
     encryption,
     names_key,
 )
+from reelweave.loader.dataset.samples.frames.reorder import (
+    delay_decoder,
+    is_measured,
+    is_reordered,
+    read_ahead,
+)
 from reelweave.loader.dataset.samples.frames.video_stream import (
     choose_stream,
     count_frames,
@@ -67,6 +73,7 @@ def open_video(
     max_pixels: int = MAX_PIXELS,
     motion_vectors: bool = False,
     containers: str = CONTAINERS,
+    is_decoded: bool = True,
 ) -> Iterator[tuple[InputContainer, VideoStream]]:
     """Open the container in ``file`` and yield it with its main video stream; close it on exit.
 
@@ -77,6 +84,7 @@ def open_video(
         motion_vectors: True to export the codec's motion vectors as side data of frames, where the codec has
             any.
         containers: Accepted container formats, by their names in FFmpeg.
+        is_decoded: False to read only the header, so that first packets do not set the delay of the decoder.
 
     Raises:
         SourceError: The file is no accepted container, or holds no video stream.
@@ -102,10 +110,26 @@ def open_video(
         if motion_vectors:
             options["flags2"] = "+export_mvs"
         stream.codec_context.options = options
+        if is_decoded and is_reordered(stream) and not is_measured(stream):
+            _delay_decoder(file, stream, max_pixels)
         try:
             yield container, stream
         except EncryptedError as error:
             raise SourceError(encryption(file) or encrypted_words("unknown scheme")) from error
+
+
+def _delay_decoder(file: BinaryIO, stream: VideoStream, max_pixels: int) -> None:
+    """Let a stream's decoder wait for frames as long as its first packets show, which are read by another reader."""
+    position = file.tell()
+    try:
+        file.seek(0)
+        with _open_container(file, max_pixels, stream.container.format.name) as again:
+            if stream.index < len(again.streams):
+                delay_decoder(stream, read_ahead(again.demux(again.streams[stream.index]))[0])
+    except SourceError:  # the reader of the stream says so
+        pass
+    finally:
+        file.seek(position)
 
 
 def _open_container(file: BinaryIO, max_pixels: int, containers: str) -> InputContainer:

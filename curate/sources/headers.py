@@ -83,7 +83,11 @@ class _Header:
             return []
         try:
             storage, name = open_object(source.location, self.storage, source.listed_in)
-            with storage.open(name) as file, whole_reads(file), open_video(file) as (container, stream):
+            with (
+                storage.open(name) as file,
+                whole_reads(file),
+                open_video(file, is_decoded=False) as (container, stream),
+            ):
                 facts = probe(container, stream, self.limits)
                 seconds = facts.promised_s
                 if seconds is None and container.duration is not None:

@@ -27,11 +27,13 @@ from reelweave.curate.frames.probe import ProbeConfig, check_frame, check_size, 
 from reelweave.curate.frames.source import SourceError
 from reelweave.loader.dataset.colour.chain import Chain
 from reelweave.loader.dataset.colour.transparency import OverBlack
+from reelweave.loader.dataset.samples.frames.reorder import FrameOrder
 from reelweave.loader.dataset.samples.frames.video_stream import codec_of, is_checked
 from reelweave.loader.dataset.samples.frames.vp9_sizes import bound_packet, is_left_out, refuse_huge
 from reelweave.loader.errors import refuse_shortage
 
 _CUT_OFF = "the file is cut off within its last frame"
+_UNDERSTATED = "its header understates how far frames are moved in coding, and frames are lost"
 _WITH_ALPHA = {"vp8": "libvpx", "vp9": "libvpx-vp9"}
 
 
@@ -85,7 +87,7 @@ class Decoder:
         self._bounded = bounded_packets(stream, self._codec)
         is_turnable = stream.codec_context.codec.canonical_name in ("h264", "hevc")
         self._turn = LastingTurn(stream) if is_turnable else None
-        self._crop = Cropper(stream)
+        self._crop, self._order = Cropper(stream), FrameOrder(stream)
         self._meter = None if limits is None else ShapeMeter(stream, self._codec, limits, self._crop)
 
     def frames(self) -> Iterator[VideoFrame]:
@@ -193,6 +195,7 @@ class Decoder:
                         decoded = [self._crop(frame) for frame in self._codec.decode(coded)]
                     if self._shows_alpha:
                         decoded = [self._over_black(frame) for frame in decoded]
+                    decoded = self._order.sort(decoded, packet)
                 except av.error.FFmpegError as error:
                     refuse_shortage(error, "decode a picture")
                     if self._limits is not None:
@@ -213,6 +216,7 @@ class Decoder:
                 for frame in decoded:
                     if self._lost.before(frame) and self._shown:
                         self._break_before()
+                        self._reason = _UNDERSTATED if self._lost.is_understated else self._reason
                     is_cut = self._cut_pts is not None and frame.pts == self._cut_pts
                     is_corrupt = is_damaged or is_cut or frame.is_corrupt
                     if (frame.key_frame or self._begins_anew(packet)) and not is_corrupt:
@@ -230,6 +234,7 @@ class Decoder:
             )
         if self._shown and self._lost.at_end():
             self._break_before()
+            self._reason = _UNDERSTATED if self._lost.is_understated else self._reason
         if self._cut_pts is not None:
             self._end_cut()
 

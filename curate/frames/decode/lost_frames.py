@@ -28,6 +28,9 @@ _GUESSES = frozenset(
 )
 """Codecs whose decoders show frames that refer to a frame before the film, over grey, and say nothing."""
 
+_FAR_S = 2.0
+"""Seconds above which a stamp before that of a frame shown is one of another clock."""
+
 _LONGER = 1.5
 """Durations of a frame behind which, after an error, the next frame shows that others are lost."""
 
@@ -40,6 +43,7 @@ class LostFrames:
 
     Attributes:
         begins_with_key: true if the first packet holds a key frame, however damaged.
+        is_understated: true if frames of H.264 so far came later than its header says, and were left out.
     """
 
     def __init__(self, stream: VideoStream) -> None:
@@ -51,10 +55,14 @@ class LostFrames:
         self._first_pts: list[int | None] = []  # of packets so far, until a frame is shown
         self._unkeyed = 0  # of these, before the first key frame
         self._begins = True
-        self.begins_with_key = False
+        self.begins_with_key = self.is_understated = False
         self._lost_begin = False
         self._failed = False
         self._end_pts: int | None = None  # by the frame before
+        self._since_key: set[int] = set()  # stamps of packets behind the last key frame
+        self._shown_pts: int | None = None
+        self._late: set[int] = set()  # stamps of packets that come behind a frame to be shown after theirs
+        self._far = _FAR_S / float(stream.time_base or 1)
 
     def expect(self, packet: Packet[VideoStream]) -> None:
         """Note a packet before it is decoded."""
@@ -67,6 +75,18 @@ class LostFrames:
             self._first_pts.append(packet.pts)
         if self._counts and packet.pts is not None:
             self._due.append(packet.pts)
+        if self._withholds and packet.pts is not None:
+            self._note_late(packet.pts, packet.is_keyframe)
+
+    def _note_late(self, pts: int, is_key: bool) -> None:
+        """Note a packet of H.264 whose frame is before one that was shown, both behind one key frame."""
+        if is_key:  # which begins another clock, where recordings are joined
+            self._since_key.clear()
+            self._late.clear()
+            self._shown_pts = None
+        self._since_key.add(pts)
+        if self._shown_pts is not None and 0 < self._shown_pts - pts <= self._far:
+            self._late.add(pts)
 
     def fail(self) -> None:
         """Note that the packet cannot be decoded."""
@@ -107,13 +127,21 @@ class LostFrames:
         is_lost = self._failed and self._end_pts is not None and frame.pts > self._end_pts
         while self._due and self._due[0] <= frame.pts:
             is_lost |= self._due.popleft() < frame.pts
+        is_late = frame.pts in self._late
+        self._late.discard(frame.pts)
+        if self._late and not is_late:
+            self._late.clear()
+            is_lost = self.is_understated = True
+        if frame.pts in self._since_key:
+            self._shown_pts = frame.pts
         self._failed = False
         self._end_pts = frame.pts + int(_LONGER * frame.duration) if frame.duration else None
         return is_lost
 
     def at_end(self) -> bool:
         """Return whether frames are lost at the end."""
-        return bool(self._due)
+        self.is_understated |= bool(self._late)
+        return bool(self._due) or bool(self._late)
 
 
 def _is_key(packet: Packet[VideoStream]) -> bool:

@@ -40,7 +40,7 @@ def thumbnail(clip: bytes) -> bytes | None:
     from PIL import Image
 
     from reelweave.loader.dataset.colour.sdr import SdrConverter
-    from reelweave.loader.dataset.samples.frames.video_stream import open_clip
+    from reelweave.loader.dataset.samples.frames.video_stream import decode_stream, open_clip
 
     try:
         with open_clip(clip) as (container, stream):
@@ -49,7 +49,7 @@ def thumbnail(clip: bytes) -> bytes | None:
             if stream.duration:
                 container.seek(stream.duration // 2, stream=stream)
             picture = Image.fromarray(
-                SdrConverter()(next(container.decode(stream))).to_ndarray(format="rgb24")
+                SdrConverter()(next(decode_stream(container, stream))).to_ndarray(format="rgb24")
             )
     except (av.FFmpegError, IndexError, StopIteration, ValueError, MemoryError):
         return None

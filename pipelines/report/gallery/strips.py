@@ -4,7 +4,7 @@ import io
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from reelweave.loader.dataset.samples.frames.video_stream import open_clip
+from reelweave.loader.dataset.samples.frames.video_stream import decode_stream, open_clip
 from reelweave.pipelines.report.numbers.spread import spread
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def strip(clip: bytes, frames: int) -> Strip | None:
 
 def _in_order(container: "InputContainer", stream: "VideoStream", frame_indices: list[int]) -> list["Image"]:
     pictures: list[Image] = []
-    for frame_index, frame in enumerate(container.decode(stream)):
+    for frame_index, frame in enumerate(decode_stream(container, stream)):
         if frame_index == frame_indices[len(pictures)]:
             pictures.append(_small(frame))
             if len(pictures) == len(frame_indices):
@@ -76,7 +76,7 @@ def _by_seeking(container: "InputContainer", stream: "VideoStream", count: int) 
     pictures = []
     for position in spread(stream.duration or 1, count):
         container.seek((stream.start_time or 0) + position, stream=stream)
-        pictures.append(_small(next(container.decode(stream))))
+        pictures.append(_small(next(decode_stream(container, stream))))
     return pictures
 
 

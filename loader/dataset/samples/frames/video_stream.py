@@ -6,6 +6,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, cast
 
+from reelweave.loader.dataset.samples.frames.reorder import (
+    FrameOrder,
+    delay_decoder,
+    is_reordered,
+    read_ahead,
+)
 from reelweave.loader.dataset.samples.frames.vp9_sizes import bound_packet, is_left_out
 from reelweave.loader.dataset.tars.media import FORMATS
 from reelweave.loader.dataset.tars.pictures import CutOffError, first_picture
@@ -58,8 +64,24 @@ def decode_stream(container: "InputContainer", stream: "VideoStream") -> Iterato
         codec.options = {**codec.options, "err_detect": "explode"}
     if is_checked(stream):
         yield from _decode_vp9(container, stream)
+    elif is_reordered(stream):
+        yield from _decode_in_order(container, stream)
     else:
         yield from container.decode(stream)
+
+
+def _decode_in_order(container: "InputContainer", stream: "VideoStream") -> Iterator["VideoFrame"]:
+    """Yield all frames in the order of their stamps, also where the stream understates how far they are moved."""
+    packets = container.demux(stream)
+    ahead, fault = read_ahead(packets)
+    delay_decoder(stream, ahead)
+    order = FrameOrder(stream)
+    for packet in ahead:
+        yield from order.sort(stream.codec_context.decode(packet), packet)
+    if fault is not None:
+        raise fault
+    for packet in packets:
+        yield from order.sort(stream.codec_context.decode(packet), packet)
 
 
 def is_checked(stream: "VideoStream") -> bool:

@@ -1,0 +1,81 @@
+"""Frames of H.264 and HEVC whose headers understate how far coding moves them."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from reelweave.curate.foreign.probe import probe
+from reelweave.loader.dataset.samples.frames.shown_frames import count_shown, decoded_frames, read_times
+from tests.cutting import curated
+from tests.media import read_number, read_numbers
+from tests.player import ffmpeg
+from tests.reordering import FRAMES, understate, understated_film
+from tests.thorough import but
+
+ALL = list(range(FRAMES))
+FILMS = but(
+    (("a.mkv", "libx264", 0), ("a.avi", "libx264", 0), ("whole.mp4", "libx265", 0)),
+    [
+        ("a.mkv", "libx264", 0),
+        ("a.mkv", "libx264", 1),
+        ("a.ts", "libx264", 0),
+        ("a.flv", "libx264", 0),
+        ("a.avi", "libx264", 0),
+        ("a.h264", "libx264", 0),
+        ("fragments.mp4", "libx264", 0),
+        ("whole.mp4", "libx264", 0),
+        ("whole.mp4", "libx265", 0),
+        ("a.mkv", "libx265", 0),
+        ("a.ts", "libx265", 1),
+    ],
+)
+
+
+@pytest.mark.parametrize(("name", "codec", "depth"), FILMS)
+def test_every_frame_of_a_film_that_understates_its_order_is_in_a_clip(
+    name: str, codec: str, depth: int, tmp_path: Path
+) -> None:
+    path = understated_film(tmp_path, name, codec, depth)
+    ((record, clip),) = curated(path, tmp_path / "out", stitch={"enabled": False})
+    assert (record.state, record.reason, record.frames) == ("kept", "", FRAMES)
+    assert read_numbers(clip) == ALL
+
+
+LOADED = but(
+    (("a.mkv", "libx264"), ("a.mkv", "libx265")),
+    [
+        ("a.mkv", "libx264"),
+        ("a.avi", "libx264"),
+        ("fragments.mp4", "libx264"),
+        ("a.mkv", "libx265"),
+        ("a.mp4", "libx265"),
+    ],
+)
+
+
+@pytest.mark.parametrize(("name", "codec"), LOADED)
+def test_every_frame_of_a_foreign_clip_that_understates_its_order_is_loaded(
+    name: str, codec: str, tmp_path: Path
+) -> None:
+    clip = understated_film(tmp_path, name.replace("a.mp4", "whole.mp4"), codec).read_bytes()
+    shown = [read_number(frame.to_ndarray(format="rgb24")) for frame in decoded_frames(clip)]
+    assert shown == ALL
+    assert (probe(clip).frames, count_shown(clip)) == (FRAMES, FRAMES)
+    if not name.endswith(".avi"):
+        np.testing.assert_allclose(read_times(clip), np.arange(FRAMES) / 25, atol=0.002)
+
+
+def test_frames_that_come_too_late_behind_the_first_packets_are_counted(tmp_path: Path) -> None:
+    film, path = tmp_path / "film.mp4", tmp_path / "film.mkv"
+    x264 = "bframes=8:b-adapt=0:b-pyramid=normal:keyint=100:scenecut=0"
+    keys = ["-force_key_frames", "expr:lt(n,100)"]  # between which no frame is moved
+    pictures = ["-f", "lavfi", "-i", "testsrc2=s=96x64:r=25:d=8", "-pix_fmt", "yuv420p"]
+    ffmpeg([*pictures, "-c:v", "libx264", *keys, "-x264-params", x264, str(film)])
+    understate(film, 0)
+    ffmpeg(["-i", str(film), "-c", "copy", str(path)])
+    clips = curated(path, tmp_path / "out", stitch={"enabled": False})
+    assert sum(record.frames for record, _ in clips if record.state == "kept") < 150
+    reasons = {record.reason for record, _ in clips if record.state == "failed"}
+    assert len(reasons) == 1
+    assert "understates how far frames are moved in coding, and frames are lost" in reasons.pop()
