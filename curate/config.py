@@ -122,7 +122,7 @@ class SourceStageConfig(BaseModel, frozen=True, extra="forbid"):
             the ledger notices.
     """
 
-    REVISION: ClassVar = 43
+    REVISION: ClassVar = 44
 
     probe: ProbeConfig = ProbeConfig()
     shots: ShotConfig = ShotConfig()

@@ -25,6 +25,8 @@ _SEVERAL_TICKS = 1.5
 _HELD = 1.5
 """Frames of a constant rate for which the last one is shown, and states it, above which it is held."""
 
+_FEW_LEFT_OUT = 0.02  # share of a clip's frames without a slot that is not said
+_MOST_LONGER_S = 0.02  # by which a last frame that lasts less than half a slot may be shown longer
 _HALF = 0.51  # share of a frame's time, with its rounding
 _REORDERED = 16  # frames at the end, any of which may state the end: MP4 states durations in order of coding
 _LAST_FRAMES = 48  # that tell how long the last one lasts, if nothing says so
@@ -89,6 +91,23 @@ class FrameTimes:
         """Return the source frame for each frame of a clip of frames ``[first, last)``; see `source_frames`."""
         return source_frames(self.times_s, first, last, self.clip_rate(first, last))
 
+    def left_out(self, first: int, last: int) -> str:
+        """Return in words how many visible frames of ``[first, last)`` a clip has no slot for, "" for very few.
+
+        The last frame of a source is named whatever it lasts, since no other one shows its picture.
+        """
+        if self.constant or self.pulldown is not None:
+            return ""
+        slots = np.unique(self.clip_frames(first, last))
+        visible = int((~fleeting(np.diff(self.times_s[first : last + 1]))).sum())
+        if visible - len(slots) > _FEW_LEFT_OUT * visible:
+            rate = float(self.clip_rate(first, last))
+            return f"{visible - len(slots)} of {last - first} frames have no slot at {rate:.5g} fps"
+        if last == self.frames and slots[-1] != last - 1:
+            lasts_s = self.times_s[last] - self.times_s[last - 1]
+            return f"the last frame, which lasts {1000 * lasts_s:.0f} ms, has no slot"
+        return ""
+
 
 def timeline(
     pts: list[int | None],
@@ -133,6 +152,10 @@ def timeline(
     last_s = 1 / float(rate)
     if not constant and last_duration and not _understated(times_s, durations, time_base):
         last_s = float(last_duration * time_base)
+        if last_s < _MOST_LONGER_S and rate > 0:
+            usual_s = 1 / float(choose_clip_rate(times_s[-_LAST_FRAMES:], rate, math.inf))
+            if last_s < usual_s / 2 and usual_s - last_s <= _MOST_LONGER_S:
+                last_s = usual_s  # so that it has a slot
     elif not constant:
         last_s = 1 / float(choose_clip_rate(times_s[-_LAST_FRAMES:], rate, math.inf))
     elif durations is not None:

@@ -304,10 +304,11 @@ class CutSource:
         span, line = clip.span, facts.timeline
         shown = line.clip_frames(span.first, span.last)
         sample = collected.sample(clip, facts.stats, shown)
+        remarks = (facts.remark, clip.audio_remark, clip.remark, line.left_out(span.first, span.last))
         record = replace(
             record,
             stage="cut",
-            reason="; ".join(filter(None, (facts.remark, clip.audio_remark, clip.remark))),
+            reason="; ".join(filter(None, remarks)),
             key=clip_key(record.source_sha256, clip.span.start_s, clip.span.end_s),
             frames=clip.frames,
             fps=float(clip.rate),

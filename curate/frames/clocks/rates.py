@@ -17,7 +17,11 @@ _SNAP_TOLERANCE = 0.01  # relative distance within which a measured rate snaps t
 _HALF_TOLERANCE = 0.001  # the same for whole and half rates, as webcams have: 15, 7.5
 # A low percentile of the gaps shows the camera's rate where a recorder dropped still frames.
 _NOMINAL_GAP_PERCENTILE = 10
-_NEAR = 0.25  # relative distance of gaps that are the same but for ticks
+_NEAR = 0.25  # relative distance of gaps that are the same but for ticks and jitter
+_SAME, _TICK_S = 0.15, 0.0011
+"""The same where rates of 24 and 30 are told apart, and at least a tick of a millisecond."""
+
+_MOST_LEFT_OUT = 0.05  # share of frames that may have no slot at the rate of most
 _LEAST_GAPS = 4  # gaps that show a clip's own rate
 _FEW_GAPS = 12  # gaps below which most frames tell no rate
 _OFF, _MOST = (
@@ -69,7 +73,8 @@ def choose_rate(
 def choose_clip_rate(times_s: Seconds, source: Fraction, max_fps: float) -> Fraction:
     """Return the rate of a clip of a variable-rate source, from its own frames.
 
-    It is the rate of the grid on which all of them lie, or the rate of most of them.
+    It is the rate of the grid on which all of them lie, or all but missing ones. Else it is the rate of most of them,
+    or that of the fastest where more than a few would be left out.
 
     Args:
         times_s: Start of each frame of the clip.
@@ -84,7 +89,7 @@ def choose_clip_rate(times_s: Seconds, source: Fraction, max_fps: float) -> Frac
     # A rate beside a usual one would differ from clip to clip with the jitter of their ends.
     usual = _usual(measured)
     rates = [source, usual] if usual is not None else [source, measured.limit_denominator(2), measured]
-    for rate in rates:
+    for rate in filter(None, rates):  # half of less than half a frame per second is none
         off_s = min(CONSTANT_TOLERANCE / float(rate), _MOST_OFF_S)
         if _lies_on_grid(times_s, rate, ((0, len(times_s)),), off_s):
             return rate if rate <= max_fps else Fraction(max_fps).limit_denominator(1001)
@@ -96,8 +101,11 @@ def choose_clip_rate(times_s: Seconds, source: Fraction, max_fps: float) -> Frac
     for rate in (nominal, source):
         if _drops_frames(gaps_s, rate):
             return rate
+    few = len(gaps_s) < _FEW_GAPS
+    if not few and (most := _rate_of_most(gaps_s, max_fps)) is not None:
+        return source if abs(most - source) <= _SNAP_TOLERANCE * source else most
     odd = _usual(nominal) is None and abs(nominal - source) <= _CLOSE * source
-    return source if odd or len(gaps_s) < _FEW_GAPS else nominal
+    return source if odd or few else nominal
 
 
 def fleeting(held_s: Seconds) -> NDArray[np.bool_]:
@@ -152,6 +160,17 @@ def _nominal(gaps_s: Seconds, max_fps: float) -> Fraction:
     if usual is not None and usual <= max_fps:
         return usual
     return snap_rate(Fraction(min(1 / low_s, max_fps)).limit_denominator(1001))
+
+
+def _rate_of_most(gaps_s: Seconds, max_fps: float) -> Fraction | None:
+    """Return the usual rate of most frames; None if there is none, or it leaves out more than a few others."""
+    usual_s = float(np.median(gaps_s))
+    near = np.abs(gaps_s - usual_s) <= max(_SAME * usual_s, _TICK_S)
+    usual = _usual(_measure_rate(gaps_s[near]))
+    if usual is None or usual > max_fps or near.mean() <= 0.5:
+        return None
+    left_out = np.maximum(0, 1 - gaps_s[~near] * float(usual)).sum()
+    return usual if left_out <= _MOST_LEFT_OUT * len(gaps_s) else None
 
 
 def _fit_rate(times_s: Seconds, rate: Fraction, max_fps: float) -> Fraction:

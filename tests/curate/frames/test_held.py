@@ -4,8 +4,10 @@ from fractions import Fraction
 from pathlib import Path
 
 import av
+import numpy as np
 import pytest
 
+from reelweave.curate.frames.frame_times import timeline
 from tests.curate.foreign.test_foreign_probe import remuxed
 from tests.cutting import curated, pictures
 from tests.held import HELD, held_film
@@ -55,3 +57,28 @@ def test_a_last_frame_of_avi_that_states_half_a_slot_is_shown(tmp_path: Path) ->
     ((record, clip),) = curated(path, tmp_path / "out", spans={"min_clip_s": 0.5})
     assert (record.state, record.fps) == ("kept", 30)
     assert sorted(set(read_numbers(clip))) == list(range(60))
+
+
+def test_a_last_frame_of_less_than_half_a_slot_is_shown_as_long_as_others(tmp_path: Path) -> None:
+    gaps = np.random.default_rng(3).choice([1.0, 1.25, 2.0], 58)
+    path = tmp_path / "film.mp4"
+    times_s = np.cumsum([0, *gaps, 1.25]) / 60
+    write_video(path, (60,), times_s=times_s, rate=60, options={"bf": "0"})
+    data = bytearray(path.read_bytes())
+    entries = data.index(b"stts") + 8
+    last = entries + 4 + 8 * (int.from_bytes(data[entries : entries + 4], "big") - 1)
+    assert data[last : last + 4] == (1).to_bytes(4, "big")
+    data[last + 4 : last + 8] = (450).to_bytes(4, "big")  # of 90 000 a second
+    path.write_bytes(data)
+    ((record, clip),) = curated(path, tmp_path / "out", spans={"min_clip_s": 0.5})
+    assert (record.state, record.reason, read_numbers(clip)[-1]) == ("kept", "", 59)
+    assert record.duration_s == pytest.approx(times_s[-1] + 0.005, abs=0.0201)
+
+
+def test_a_last_frame_that_would_be_shown_too_long_is_said_to_have_no_slot() -> None:
+    times_s = np.cumsum([0, *[1001 / 24000] * 187, *[1001 / 30000] * 12])
+    pts = np.rint(90000 * times_s).astype(int).tolist()
+    durations = [*np.diff(pts).tolist(), 450]
+    line = timeline(pts, Fraction(1, 90000), 450, None, (), 60, durations=durations)
+    assert line.clip_frames(0, 200)[-1] == 198
+    assert line.left_out(0, 200) == "the last frame, which lasts 5 ms, has no slot"

@@ -58,6 +58,37 @@ def test_what_stays_variable_within_a_clip_has_the_rate_of_most_frames() -> None
     assert ramp.clip_rate(400, 403) == ramp.rate  # too few frames of its own
 
 
+MIXED = {
+    "two rates": [FILM] * 60 + [NTSC] * 14,
+    "three rates": [FILM] * 51 + [NTSC] * 15 + [Fraction(133, 10)] * 5,
+}
+
+
+@pytest.mark.parametrize("tick", [TICK, MS, Fraction(1, 16000)])
+@pytest.mark.parametrize("name", MIXED)
+def test_a_clip_of_two_rates_has_that_of_most_frames_in_each_container(name: str, tick: Fraction) -> None:
+    film = line(times([float(1 / rate) for rate in MIXED[name]]), tick)
+    assert film.clip_rate(0, film.frames) == FILM
+    assert film.frames - len(set(film.clip_frames(0, film.frames).tolist())) == 3
+
+
+@pytest.mark.parametrize("tick", [TICK, MS])
+def test_a_rate_that_would_leave_out_one_frame_of_twenty_gives_way_to_the_fastest(tick: Fraction) -> None:
+    film = line(times([float(1 / rate) for rate in [FILM] * 110 + [NTSC] * 90]), tick)
+    assert film.clip_rate(0, film.frames) == pytest.approx(NTSC, rel=0.0011)  # 30 by milliseconds
+    assert set(film.clip_frames(0, film.frames).tolist()) == set(range(film.frames))
+
+
+@pytest.mark.parametrize("suffix", beyond(1, ["mkv", "mp4"]))
+def test_frames_that_a_clip_has_no_slot_for_are_said(suffix: str, tmp_path: Path) -> None:
+    gaps = [float(1 / rate) for rate in MIXED["two rates"]]
+    path = write_video(tmp_path / f"a.{suffix}", (74,), times_s=times(gaps), rate=FILM)
+    ((record, clip),) = records_of(path, tmp_path / "out", stitch={"enabled": False})
+    assert (record.state, record.fps) == ("kept", pytest.approx(float(FILM)))
+    assert record.reason == "3 of 74 frames have no slot at 23.976 fps"
+    assert len(set(read_numbers(clip))) == 71
+
+
 def test_a_clip_of_few_scattered_frames_has_the_rate_of_the_camera() -> None:
     scattered = [number / 30 for number in (7, 11, 5, 13, 9, 7)]
     film = line(times(run(30, 5), scattered, run(30, 5)))
