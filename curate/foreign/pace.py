@@ -1,7 +1,9 @@
 """Frame rate and duration of a sample's media, from the time stamps of its frames and packets."""
 
+import math
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -95,7 +97,8 @@ class PacketTimes:
         promised: Frames by the header.
         packets: Packets with content.
         first_s: Earliest time of a packet.
-        last_s: Latest end of a packet.
+        lasts_as_coded: True for MP4, whose durations are steps from a packet to the next one in coding order: with
+            B-frames that is none to the next picture.
         counts_ticks: True for AVI, which has no times of display and promises ticks; a frame may take several.
         ticks: End of the last packet in coding order, in ticks.
         coded: Time of the last packet in coding order, in ticks.
@@ -106,12 +109,15 @@ class PacketTimes:
     promised: int
     packets: int = 0
     first_s: float | None = None
-    last_s: float = 0.0
     counts_ticks: bool = False
+    lasts_as_coded: bool = False
     ticks: int = 0
     coded: int = 0
     discarded: bool = False
     ends_cut: bool = False
+    _end_s: float = 0.0
+    _latest_s: float = -math.inf
+    _steps: Counter[float] = field(default_factory=Counter)
 
     def add(self, packet: "Packet[VideoStream]") -> None:
         self.packets += 1
@@ -127,7 +133,17 @@ class PacketTimes:
             begin_s = float(begin * packet.time_base)
             end_s = begin_s + float(lasting * packet.time_base)
             self.first_s = begin_s if self.first_s is None else min(self.first_s, begin_s)
-            self.last_s = max(self.last_s, end_s)
+            self._end_s = end_s if self.lasts_as_coded else max(self._end_s, end_s)
+            self._latest_s = max(self._latest_s, begin_s)
+            self._steps[end_s - begin_s] += 1
+
+    @property
+    def last_s(self) -> float:
+        """Latest end of a packet."""
+        if not self.lasts_as_coded or not self._steps:
+            return self._end_s
+        # The last packet in coding order states its own end; the latest picture may be another one.
+        return max(self._end_s, self._latest_s + self._steps.most_common(1)[0][0])
 
     def rate(self, stated: Fraction | None, frames: int) -> float:
         """Return the stated rate where the time stamps agree with it, else shown frames over the span they cover."""

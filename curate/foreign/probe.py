@@ -41,7 +41,7 @@ from reelweave.loader.dataset.tars.pictures import (
 )
 from reelweave.loader.errors import refuse_shortage
 
-PROBE_VERSION = 18
+PROBE_VERSION = 19
 """Revision of this code: higher when the same bytes give other values; tars probed by older code are read again."""
 
 _MAX_SIDE = 16384
@@ -188,7 +188,8 @@ def _demux(
 ) -> tuple[PacketTimes, VideoFrame]:
     codec = codec_with_alpha(stream)
     bound = bounded_packets(stream, codec)
-    times, frame = PacketTimes(stream.frames, counts_ticks=container.format.name == "avi"), None
+    name, frame = container.format.name, None
+    times = PacketTimes(stream.frames, counts_ticks=name == "avi", lasts_as_coded="mp4" in name)
     for packet in container.demux(stream):
         if packet.size:
             times.add(packet)

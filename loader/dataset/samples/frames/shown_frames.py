@@ -135,11 +135,15 @@ def read_times(clip: bytes | memoryview) -> Floats | None:
 
 
 def times_of(stamps: list[int | None], tick_s: float) -> Floats | None:
-    """Return the times of decoded frames, seconds after the first; None unless all have rising time stamps."""
+    """Return the times of decoded frames, seconds after the first; None unless all have rising time stamps.
+
+    Two frames may share a stamp, as FFmpeg writes B-frames behind a hold: the first of them is shown for no time.
+    """
     if not stamps or None in stamps:
         return None
     pts = np.array(stamps, np.int64)
-    return np.asarray((pts - pts[0]) * tick_s) if (np.diff(pts) > 0).all() else None
+    rising = (np.diff(pts) >= 0).all() and (len(pts) == 1 or pts[-1] > pts[0])
+    return np.asarray((pts - pts[0]) * tick_s) if rising else None
 
 
 def decoded_frames(clip: bytes | memoryview) -> Iterator["VideoFrame"]:
