@@ -122,7 +122,7 @@ class SourceStageConfig(BaseModel, frozen=True, extra="forbid"):
             the ledger notices.
     """
 
-    REVISION: ClassVar = 44
+    REVISION: ClassVar = 45
 
     probe: ProbeConfig = ProbeConfig()
     shots: ShotConfig = ShotConfig()

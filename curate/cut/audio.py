@@ -29,6 +29,7 @@ _BEFORE_S = {"opus": Fraction(80, 1000)}
 _BEFORE_PACKETS = 1
 _SQUEEZED = 0.9  # share of a packet that the next one covers
 _PROBED_PACKETS = 4
+NO_SOUND = "no sound of its source lies beside it, by its time stamps"
 READ_BEFORE_S = Fraction(1, 2)
 """Sound that is read before a clip; a decoder has settled by then (WMA, TrueHD, codecs of speech)."""
 
@@ -41,7 +42,7 @@ class Sound:
         name: Value for ``Clip.audio``.
         data: MP4 file with one audio stream that begins with the clip; empty without sound.
         fault: Reason why the source's sound is left out, or None.
-        remark: Words on what is lost of sound that is kept; "" for nothing.
+        remark: Words on what is lost of sound that is kept, or why a clip has none; "" for nothing.
     """
 
     name: str = "none"
@@ -81,8 +82,10 @@ def sound_of(
         config: Bit rate of encoded sound, and the limit of the sample rate.
     """
     rate = stream.codec_context.sample_rate
-    if not packets or rate <= 0:
-        return Sound()
+    if rate <= 0:
+        return Sound(fault="its sound states no sample rate")
+    if not packets:
+        return Sound(remark=NO_SOUND)
     if rate * (channels := stream.codec_context.channels) > config.max_sound_rate:
         return Sound(fault=f"{channels} channels of {rate} Hz are more than cut.max_sound_rate")
     slices = slices_of(
@@ -96,7 +99,7 @@ def sound_of(
     codec = stream.codec_context.codec.canonical_name
     begin, stop = covering(slices, end, round(_BEFORE_S.get(codec, Fraction(0)) * rate))
     if begin == stop:
-        return Sound()
+        return Sound(remark=NO_SOUND)
     lead = begin  # packets that are over before the clip, decoded for what the decoder carries on alone
     if codec == "mp3":
         begin = reservoir_begin([bytes(packet) for packet in packets[:stop]], begin)
@@ -107,7 +110,7 @@ def sound_of(
                 return Sound(f"copy:{codec}", _copy(stream, chosen, slices[begin:stop], rate))
         track = aac.samples(_decode_packets(stream, packets[:stop], lead), start_s, duration_s)
         if track is None:
-            return Sound()
+            return Sound(remark=NO_SOUND)
         remark = ""
         if track.mixed_from:
             mix = "mono" if len(track.samples) == 1 else "stereo"
@@ -170,10 +173,13 @@ def covering(slices: Sequence[SoundSlice], end: int, before: int) -> tuple[int, 
     Returns:
         ``(first, stop)``; equal without sound.
     """
-    # A packet that does not say how long it lasts goes on until the next one.
+    # A packet that does not say how long it lasts goes on until the next one. How long the last one does (WavPack in
+    # Matroska: up to seconds), its decoder tells.
     ends = [
-        sound_slice.begin + sound_slice.samples if sound_slice.samples else following.begin
-        for sound_slice, following in zip(slices, [*slices[1:], *slices[-1:]], strict=True)
+        sound_slice.begin + sound_slice.samples if sound_slice.samples else following
+        for sound_slice, following in zip(
+            slices, [*(following.begin for following in slices[1:]), end], strict=True
+        )
     ]
     heard = [at for at, sound_slice in enumerate(slices) if sound_slice.begin < end and ends[at] > 0]
     if not heard:
@@ -186,9 +192,9 @@ def covering(slices: Sequence[SoundSlice], end: int, before: int) -> tuple[int, 
 
 def out_of_sync(slices: Sequence[SoundSlice]) -> str | None:
     """Return why packets cannot follow one another in an MP4 file that begins with the clip, or None."""
+    if any(sound_slice.samples <= 0 for sound_slice in slices):
+        return "a packet does not say how long it lasts"
     for sound_slice, following in pairwise(slices):
-        if sound_slice.samples <= 0:
-            return "a packet does not say how long it lasts"
         off = following.begin - sound_slice.begin - sound_slice.samples
         if off > sound_slice.samples:
             return "there is a gap"

@@ -30,7 +30,7 @@ class CutClip:
         audio: Sound track: "none", "copy:" and the codec for packets of the source, or the codec of encoded
             sound.
         audio_fault: Reason why the source's sound is not in the clip, or None.
-        audio_remark: Words on what is lost of the sound that is kept; "" for nothing.
+        audio_remark: Words on what is lost of the sound that is kept, or why no sound is there; "" for nothing.
         remark: Words on the treatment of the pictures by ``cut.mode=smart``, or "".
         audio_dbfs: Loudness of the sound track, as `reelweave.curate.filters.sound.loudness_dbfs`; empty without one.
     """

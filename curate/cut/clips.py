@@ -380,4 +380,14 @@ class _Pass:
                 sound = Sound(fault=f"its sound does not fit beside its pictures: {error}")
         data = fast_start(picture)
         audio_dbfs = verify(data, frames, rate, size, sound=False, extent=extent)
-        return CutClip(span, data, frames, rate, size, mode, audio_fault=sound.fault, audio_dbfs=audio_dbfs)
+        return CutClip(
+            span,
+            data,
+            frames,
+            rate,
+            size,
+            mode,
+            audio_fault=sound.fault,
+            audio_remark=sound.remark,
+            audio_dbfs=audio_dbfs,
+        )

@@ -180,7 +180,9 @@ def is_short(stamps: SoundStamps, line: FrameTimes, begin_s: float) -> bool:
     ends_s = line.times_s[-1]
     if not len(stamps.pts):
         return True
-    heard_s = (max(stamps.pts) + stamps.durations[-1]) * stamps.tick_s - begin_s
+    # A last packet that does not say how long it lasts (WavPack in Matroska) lasts as long as the others.
+    last = stamps.durations[-1] or (int(np.median(np.diff(stamps.pts))) if len(stamps.pts) > 1 else 0)
+    heard_s = (max(stamps.pts) + last) * stamps.tick_s - begin_s
     return bool(ends_s - heard_s > max(_SHORT_S, _SHORT * ends_s))
 
 
