@@ -122,7 +122,7 @@ class SourceStageConfig(BaseModel, frozen=True, extra="forbid"):
             the ledger notices.
     """
 
-    REVISION: ClassVar = 45
+    REVISION: ClassVar = 46
 
     probe: ProbeConfig = ProbeConfig()
     shots: ShotConfig = ShotConfig()

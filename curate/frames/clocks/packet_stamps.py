@@ -9,19 +9,23 @@ from typing import Any
 from av.packet import Packet
 
 from reelweave.curate.frames.clocks.laps import without_laps
+from reelweave.curate.frames.clocks.ogg_begin import with_signs
 
 _SHORTEST_S, _USUAL_S = Fraction(1, 100), Fraction(1, 10)
 """Delay up to which browsers take that of a GIF as none, and what they take in its place."""
 
 
 def mended_stamps(packets: Iterable[Packet[Any]], container: str) -> Iterator[Packet[Any]]:
-    """Yield packets, with stamps changed in place: of FLV behind a lap, and of GIF with delays of up to 10 ms.
+    """Yield packets, with stamps changed in place: of FLV behind a lap, GIF with delays of up to 10 ms, Ogg before 0.
 
     Args:
         packets: Packets in the container's order.
         container: Name of the container in FFmpeg.
     """
-    yield from _with_usual_delays(packets) if container == "gif" else without_laps(packets, container)
+    if container == "gif":
+        yield from _with_usual_delays(packets)
+    else:
+        yield from without_laps(with_signs(packets, container), container)
 
 
 def _with_usual_delays(packets: Iterable[Packet[Any]]) -> Iterator[Packet[Any]]:

@@ -1,0 +1,48 @@
+"""Pieces of Ogg by `ffmpeg -ss T -c copy`: their stamps begin below 0, which FFmpeg reads without a sign."""
+
+import io
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+
+from tests.cutting import curated, sound
+from tests.player import ffmpeg
+
+CODECS = {"VP8": "libvpx -deadline realtime -cpu-used 8 -b:v 1M", "Theora": "libtheora -q:v 7"}
+
+
+def film(path: Path, encoder: str) -> Path:
+    """Write a film of 7 s whose pictures are dark in odd seconds, and which sounds in the others."""
+    ffmpeg(
+        "-f lavfi -i testsrc2=s=160x128:r=25:d=7,lutyuv=y=val/4:enable='mod(floor(t)\\,2)' -f lavfi -i"
+        f" aevalsrc=0.5*sin(2500*t)*(1-mod(floor(t)\\,2)):s=48000:d=7 -c:v {encoder} -g 20 -c:a libvorbis -q:a 5"
+        f" -y {path}".split()
+    )
+    return path
+
+
+def brightnesses(clip: bytes) -> list[float]:
+    """Return the mean of each picture of a clip."""
+    with av.open(io.BytesIO(clip)) as container:
+        return [float(frame.to_ndarray(format="gray").mean()) for frame in container.decode(video=0)]
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_sound_of_a_piece_lies_beside_its_pictures(codec: str, tmp_path: Path) -> None:
+    piece = tmp_path / "piece.ogv"
+    ffmpeg(f"-ss 2.3 -i {film(tmp_path / 'film.ogv', CODECS[codec])} -c copy -y {piece}".split())
+    settings = {"shots": {"detector": "fixed", "fixed": {"stride_s": 9}}, "stitch": {"enabled": False}}
+    ((record, clip),) = curated(piece, tmp_path / "out", **settings)
+    assert (record.state, record.audio, record.reason) == ("kept", "aac", "")
+    samples, rate, begin = sound(clip)
+    bright = np.array(brightnesses(clip))
+    is_bright = bright > (bright.max() + bright.min()) / 2
+    assert 0.3 < is_bright.mean() < 0.8
+    different = 0
+    for number in range(3, len(bright) - 3):
+        at = round((number + 0.5) / 25 * rate) - begin
+        near = samples[0, at - rate // 50 : at + rate // 50]
+        different += bool((float(np.sqrt((near**2).mean())) > 0.15) != is_bright[number])
+    assert different <= 6  # one picture at each change
