@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Self
+from typing import Any, Self, TextIO
 
 PRELOADED = (
     "reelweave.train.loop.trainer",
@@ -164,9 +164,10 @@ def serve(address: str) -> None:
             for key, _ in ready.select(timeout=1):
                 if key.fileobj is listening:
                     connection, _ = listening.accept()
-                    connection.sendall(b"!")
+                    with suppress(OSError):  # who asked may be gone
+                        connection.sendall(b"!")
                     ready.register(connection, selectors.EVENT_READ, connection.makefile())
-                elif request := key.data.readline():
+                elif request := _read_line(key.data):
                     worlds[_answer(key.fileobj, json.loads(request))] = key.fileobj
                 else:
                     ready.unregister(key.fileobj)
@@ -175,13 +176,22 @@ def serve(address: str) -> None:
             _reap(worlds)
 
 
+def _read_line(lines: TextIO) -> str:
+    """Return the next request; "" where there is none, or where who asks was killed."""
+    try:
+        return lines.readline()
+    except OSError:
+        return ""
+
+
 def _reap(worlds: dict[int, socket.socket]) -> None:
     """Forget the worlds that have ended; who waits for one that was killed learns it by the connection's end."""
     with suppress(ChildProcessError):
         while (ended := os.waitpid(-1, os.WNOHANG))[0]:
             connection = worlds.pop(ended[0], None)
             if connection and ended[1]:
-                connection.shutdown(socket.SHUT_RDWR)
+                with suppress(OSError):  # who waited may be gone
+                    connection.shutdown(socket.SHUT_RDWR)
 
 
 def _answer(connection: socket.socket, request: dict[str, Any]) -> int:
