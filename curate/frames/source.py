@@ -16,6 +16,7 @@ from reelweave.curate.frames.container.encryption import (
     encryption,
     names_key,
 )
+from reelweave.curate.frames.container.other_containers import other_container
 from reelweave.loader.dataset.samples.frames.reorder import (
     delay_decoder,
     is_measured,
@@ -157,11 +158,13 @@ def _open_container(file: BinaryIO, max_pixels: int, containers: str) -> InputCo
 
 
 def _other_kind(file: BinaryIO) -> str | None:
-    """Return the kind of a file that is often named a video, or None where its first bytes are of none."""
+    """Return why a file of another container or kind is not read, or None where its first bytes are of none."""
     file.seek(0)
     head = file.read(_HEAD_BYTES)
     if head.removeprefix(b"\xef\xbb\xbf").startswith(b"#EXTM3U"):
         return _playlist(head)
+    if words := other_container(head):
+        return words
     kind = next((kind for begin, kind in _OTHER_KINDS.items() if begin.match(head)), None)
     return kind and f"cannot be opened: no video container that is read, it is {kind}"
 
