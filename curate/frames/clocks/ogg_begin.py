@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from math import log2
 from typing import Any
 
+import av
 from av.packet import Packet
 
 _NEVER_S = 10_000_000
@@ -35,31 +36,40 @@ def with_signs(packets: Iterable[Packet[Any]], container: str) -> Iterator[Packe
         return
     packets = iter(packets)
     held: list[Packet[Any]] = []
+    fault: av.error.FFmpegError | OSError | None = None
+    try:
+        _hold_begin(packets, held)
+    except (av.error.FFmpegError, OSError) as error:
+        fault = error
+    yield from held
+    if fault is not None:
+        raise fault
+    for packet in packets:
+        if packet.size and packet.pts is not None and packet.stream.type == "video":
+            _sign(packet)
+        yield packet
+
+
+def _hold_begin(packets: Iterator[Packet[Any]], held: list[Packet[Any]]) -> None:
+    """Read packets into ``held`` until the stamps of a piece's first page of sound are mended, or the film is none."""
     sound: list[Packet[Any]] = []
     is_piece: bool | None = None  # unknown until the first picture
     for packet in packets:
         held.append(packet)
         if len(held) >= _MOST_HELD:
-            break
+            return
         if not packet.size or packet.pts is None:
             continue
         if packet.stream.type == "video":
             is_signed = _sign(packet)
             is_piece = is_signed if is_piece is None else is_piece
         elif packet.stream.type == "audio":
-            is_over = bool(sound) and packet.pts < min(1, sound[-1].pts or 0)
-            if is_over:
+            if sound and packet.pts < min(1, sound[-1].pts or 0):
                 _move_before(sound, packet.pts)
+                return
             sound.append(packet)
-            if is_over or len(sound) > _PAGE:
-                break
-        if is_piece is False:
-            break
-    yield from held
-    for packet in packets:
-        if packet.size and packet.pts is not None and packet.stream.type == "video":
-            _sign(packet)
-        yield packet
+        if is_piece is False or len(sound) > _PAGE:
+            return
 
 
 def _sign(packet: Packet[Any]) -> bool:

@@ -46,3 +46,12 @@ def test_sound_of_a_piece_lies_beside_its_pictures(codec: str, tmp_path: Path) -
         near = samples[0, at - rate // 50 : at + rate // 50]
         different += bool((float(np.sqrt((near**2).mean())) > 0.15) != is_bright[number])
     assert different <= 6  # one picture at each change
+
+
+def test_what_lies_before_an_error_of_the_container_is_read(tmp_path: Path) -> None:
+    """FFmpeg writes pieces with Opus that it does not read beyond the first page."""
+    whole, piece = tmp_path / "film.ogv", tmp_path / "piece.ogv"
+    words = "-f lavfi -i testsrc2=s=160x128:r=25:d=4 -f lavfi -i sine=d=4 -c:v libtheora -c:a libopus -y"
+    ffmpeg([*words.split(), str(whole)])
+    ffmpeg(f"-ss 2.3 -i {whole} -c copy -y {piece}".split())
+    assert "reading ends before the end of the file" in curated(piece, tmp_path / "out")[-1][0].reason
