@@ -122,7 +122,7 @@ class SourceStageConfig(BaseModel, frozen=True, extra="forbid"):
             the ledger notices.
     """
 
-    REVISION: ClassVar = 46
+    REVISION: ClassVar = 47
 
     probe: ProbeConfig = ProbeConfig()
     shots: ShotConfig = ShotConfig()

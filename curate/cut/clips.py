@@ -246,7 +246,10 @@ class _Pass:
             fault = "its time stamps do not rise"
         elif self._form is not None:
             feed.read_video(int(self._ticks[span.last - 1]) + 1)
-            units = packet_infos(feed.video, self._ticks, span.first, self._form.header, self._form.codec)
+            form = self._form
+            units = packet_infos(
+                feed.video, self._ticks, span.first, form.header, form.codec, feed.changed_from
+            )
             fault = copyable(
                 self._form, self._size, self._timeline, units, span.first, span.last, config.max_bits
             )

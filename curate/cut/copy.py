@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -185,6 +186,7 @@ def packet_infos(
     first: int,
     header: bytes,
     codec: str,
+    changed_from: float = math.inf,
 ) -> list[PacketInfo]:
     """Return the packets from the one that shows frame ``first`` on.
 
@@ -194,6 +196,7 @@ def packet_infos(
         first: Frame number.
         header: Parameter sets, as in `SourceFormat`.
         codec: Name of the codec, as in `SourceFormat`.
+        changed_from: Position from which the parameter sets are others; see `has_new_header`.
     """
     frame_indices = np.searchsorted(ticks[:-1], [packet.pts or 0 for _, packet in packets])
     units: list[PacketInfo] = []
@@ -203,14 +206,21 @@ def packet_infos(
             continue
         # Only the first packet must be an IDR picture.
         idr = not units and packet.is_keyframe and holds_idr(bytes(packet), header, codec)
-        units.append(PacketInfo(index, frame_index, idr, is_sound(packet)))
+        units.append(PacketInfo(index, frame_index, idr, is_sound(packet) and index < changed_from))
     return units
 
 
 def is_sound(packet: Packet[VideoStream]) -> bool:
-    """Return True for a packet that is undamaged, visible, and changes no parameters."""
-    is_intact = not (packet.is_corrupt or packet.is_discard)
-    return is_intact and not (packet.has_sidedata("new_extradata") or packet.has_sidedata("param_change"))
+    """Return True for a packet that is undamaged and visible, and changes no parameters."""
+    return not (packet.is_corrupt or packet.is_discard or has_new_header(packet))
+
+
+def has_new_header(packet: Packet[VideoStream]) -> bool:
+    """Return True where the container states other parameter sets from a packet on, as FLV and joined MP4 do.
+
+    Packets from there on cannot be copied beside the film's first sets: wrong pictures decode without an error.
+    """
+    return packet.has_sidedata("new_extradata") or packet.has_sidedata("param_change")
 
 
 def decoding_times(shown: Sequence[int]) -> list[int]:

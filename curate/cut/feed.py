@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterable, Iterator
 from itertools import zip_longest
@@ -12,6 +13,7 @@ from av.container import InputContainer
 from av.packet import Packet
 from av.video.stream import VideoStream
 
+from reelweave.curate.cut.copy import has_new_header
 from reelweave.curate.cut.sound_state import FROM_THE_BEGIN, WholeBlocks
 from reelweave.curate.frames.clocks.packet_stamps import mended_stamps
 from reelweave.curate.frames.sound_clock import SoundClock
@@ -38,6 +40,7 @@ class Feed:
         sound: Kept sound packets.
         overflow: True when sound was dropped because it exceeded the memory limit.
         ended: True after the file's end, or after an error that ends it.
+        changed_from: Position of the first video packet with other parameter sets than the film's first ones.
     """
 
     def __init__(
@@ -67,6 +70,7 @@ class Feed:
         self.video: list[tuple[int, Packet[VideoStream]]] = []
         self.sound: list[Packet[AudioStream]] = []
         self.overflow = self.ended = False
+        self.changed_from = math.inf
         self._wanted: deque[range] = deque()
         self._numbered: dict[int, bytes] = {}
 
@@ -155,6 +159,8 @@ class Feed:
         if packet.dts is not None:
             self._video_dts = packet.dts
         self._read += 1
+        if has_new_header(packet):
+            self.changed_from = min(self.changed_from, self._read)
         if packet.size:
             while self._wanted and self._wanted[0].stop <= self._whole:
                 self._wanted.popleft()

@@ -13,7 +13,7 @@ from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
 from reelweave.curate.cut.config import CutConfig
-from reelweave.curate.cut.copy import PacketInfo, SourceFormat, copyable, format_of, is_sound
+from reelweave.curate.cut.copy import PacketInfo, SourceFormat, copyable, format_of, has_new_header, is_sound
 from reelweave.curate.frames.decode_entry import holds_idr
 from reelweave.curate.frames.frame_times import FrameTimes
 from reelweave.curate.frames.picture import Geometry
@@ -33,6 +33,7 @@ class NotedPackets:
         whole: 1 for packets that are undamaged, visible, and change no parameters.
         form: Form of the source, once a frame was decoded.
         time_base: Seconds per tick, once a frame was decoded.
+        has_changed: True once a packet brought other parameter sets; see `has_new_header`.
     """
 
     stream: VideoStream
@@ -41,6 +42,7 @@ class NotedPackets:
     whole: bytearray = field(default_factory=bytearray)
     form: SourceFormat | None = None
     time_base: Fraction | None = None
+    has_changed: bool = False
 
     def take(self, packet: Packet[VideoStream]) -> None:
         context = self.stream.codec_context
@@ -48,7 +50,8 @@ class NotedPackets:
         codec = context.codec.canonical_name
         self.pts.append(-1 if packet.pts is None else packet.pts)
         self.idr.append(packet.is_keyframe and holds_idr(bytes(packet), header, codec))
-        self.whole.append(packet.pts is not None and is_sound(packet))
+        self.has_changed |= has_new_header(packet)
+        self.whole.append(packet.pts is not None and is_sound(packet) and not self.has_changed)
 
     def begin(self, frame: VideoFrame) -> None:
         """Note the first frame of the source."""

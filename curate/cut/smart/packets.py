@@ -12,7 +12,7 @@ from av.packet import Packet
 from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
-from reelweave.curate.cut.copy import SourceFormat, form_fault, format_of, is_sound
+from reelweave.curate.cut.copy import SourceFormat, form_fault, format_of, has_new_header, is_sound
 from reelweave.curate.cut.smart.parameter_sets import (
     IDR,
     LAYERED,
@@ -28,7 +28,7 @@ from reelweave.curate.cut.smart.parameter_sets import (
     sequence_set,
     units_of,
 )
-from reelweave.curate.cut.smart.plan import DAMAGED, FrameFacts, Plan, plan
+from reelweave.curate.cut.smart.plan import CHANGED, DAMAGED, FrameFacts, Plan, plan
 from reelweave.curate.frames.frame_times import FrameTimes
 from reelweave.curate.frames.picture import Geometry, shape_at
 from reelweave.curate.shots.spans import Span
@@ -82,6 +82,7 @@ class SmartPackets:
         self._generations = array("H")
         self._sets: list[tuple[bytes, ...]] = []
         self._known: dict[int, SetsOf] = {}
+        self._has_changed = False
         self._frames = array("q")
         self._bytes: dict[int, bytes] = {}
         self._kept_from = 0
@@ -106,7 +107,11 @@ class SmartPackets:
         except ParameterError as error:
             units, self._fault = [], str(error)
         kinds = {kind_of(unit) for unit in units}
-        if (SPS in kinds or PPS in kinds) and self._take_sets(units):
+        if has_new_header(packet) and not self._has_changed:
+            self._has_changed = True
+            self._known[len(self._sets)] = SetsOf((), 0, CHANGED)
+            self._sets.append(())
+        if not self._has_changed and (SPS in kinds or PPS in kinds) and self._take_sets(units):
             if len(self._sets) > _MOST_GENERATIONS:
                 self._fault = "its parameter sets change too often"
             else:

@@ -174,6 +174,35 @@ def test_sets_that_change_in_mid_film_divide_what_is_copied(tmp_path: Path) -> N
     assert clips[1].remark == "encoded: changed parameter sets"
 
 
+def flv_tags(data: bytes, after_ms: int) -> bytes:
+    """The video tags of an FLV file, its header among them, so many milliseconds later."""
+    tags, at = bytearray(), 13
+    while at + 11 <= len(data):
+        size = 15 + int.from_bytes(data[at + 1 : at + 4], "big")
+        tag, at = bytearray(data[at : at + size]), at + size
+        if tag[0] == 9:
+            time_ms = int.from_bytes(bytes([tag[7], *tag[4:7]]), "big") + after_ms
+            tag[4:8] = [*(time_ms & 0xFFFFFF).to_bytes(3, "big"), time_ms >> 24]
+            tags += tag
+    return bytes(tags)
+
+
+@pytest.mark.parametrize("mode", ["smart", "auto"])
+def test_packets_behind_another_header_of_the_container_are_not_copied(mode: str, tmp_path: Path) -> None:
+    """Two recordings in one FLV whose picture sets differ in their weights alone: IDR pictures decode by either."""
+    first = write_video(tmp_path / "a.flv", (50,), **params("bframes=3:weightb=0:weightp=0"))
+    second = write_video(tmp_path / "b.flv", (50,), first_scene=1, **params("bframes=3:weightb=1:weightp=2"))
+    path = tmp_path / "joined.flv"
+    path.write_bytes(first.read_bytes() + flv_tags(second.read_bytes(), 2000))
+    bounds = [(0, 40), (50, 70), (70, 95)]
+    clips = cut_smart(path, bounds, mode=mode, verify="ends")
+    check(path, clips, bounds)
+    assert clips[0].codec_mode != "encode"
+    assert [clip.codec_mode for clip in clips[1:]] == ["encode"] * 2
+    if mode == "smart":
+        assert clips[1].remark == "encoded: changed parameter sets"
+
+
 def test_an_edit_list_of_the_source_hides_frames_from_smart_cuts_too(tmp_path: Path) -> None:
     data = edited(write_video(tmp_path / "a.mp4", (60,), options=GROUPS).read_bytes(), 7, 45)
     path = tmp_path / "edited.mp4"
