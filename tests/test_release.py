@@ -68,7 +68,7 @@ def test_the_wheel_holds_every_file_of_the_packages_and_nothing_else(wheel: Path
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
         assert {name: archive.read(name) for name in names if name.startswith(KERNELS)} == kernels
     assert len(kernels) > 10
-    facade = {f"reelweave/{name}" for name in ("__init__.py", "py.typed")}
+    facade = {f"reelweave/{name}" for name in ("__init__.py", "__main__.py", "py.typed")}
     assert names == facade | kernels.keys() | {name for package in PACKAGES for name in files(package)}
 
 

@@ -44,7 +44,7 @@ def test_compiled_whole_it_gives_the_same_bits(monkeypatch, form, dynamic):
     """Kernels have the same bits; without them autograd goes through plain PyTorch, and sums in another order."""
     kernels = EAGER if dynamic == (form in ("sample", "frame")) else None  # every two of the three meet
     monkeypatch.setattr(
-        providers, "chosen", lambda: providers.LoadedProvider(providers.PROVIDERS[-1], kernels, "")
+        providers, "choose_provider", lambda: providers.LoadedProvider(providers.PROVIDERS[-1], kernels, "")
     )
 
     def block(x, y, gate, scale, shift, cu_seqlens):
@@ -70,7 +70,7 @@ def test_only_kernels_stay_whole_in_a_compiled_graph(monkeypatch, kernels):
     from torch._dynamo.backends.common import aot_autograd
 
     monkeypatch.setattr(
-        providers, "chosen", lambda: providers.LoadedProvider(providers.PROVIDERS[-1], kernels, "")
+        providers, "choose_provider", lambda: providers.LoadedProvider(providers.PROVIDERS[-1], kernels, "")
     )
     seen = []
 
