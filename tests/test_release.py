@@ -16,7 +16,7 @@ import pytest
 from packaging.version import Version
 
 from tests.media import write_video
-from tests.thorough import thorough
+from tests.thorough import nightly, thorough
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("curate", "loader", "pipelines", "train")
@@ -174,8 +174,9 @@ if __name__ == "__main__":
 """
 
 
-@thorough
-@pytest.mark.parametrize("kind", ["files", "folders"])
+@pytest.mark.parametrize(
+    "kind", [pytest.param("files", marks=nightly), pytest.param("folders", marks=thorough)]
+)
 def test_a_user_names_modules_as_our_packages(installed: Path, tmp_path: Path, kind: str) -> None:
     """A curation, a stream and a training, where a user's own modules have the names of all our packages."""
     for number in range(2):

@@ -19,7 +19,7 @@ from tests.joining import removed
 from tests.media import CORPUS, NO_CORPUS, read_numbers, write_video
 from tests.player import PROGRAM
 from tests.stepping import RATE, errors_s, stepping
-from tests.thorough import beyond, but, thorough
+from tests.thorough import beyond, but, nightly, thorough
 
 SAME_S = 0.0201  # half a frame, too
 
@@ -150,9 +150,14 @@ def test_picture_sound_and_accounting_agree(kind: str, tmp_path: Path) -> None:
         assert_agrees(record, clip, ends="times_s" not in options and "start_s" not in options)
 
 
-@thorough
 @pytest.mark.skipif(not CORPUS.is_dir(), reason=NO_CORPUS)
-@pytest.mark.parametrize("name", ["bbb_opening.mp4", "plush_gopher_vertical.mp4"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("bbb_opening.mp4", marks=nightly),
+        pytest.param("plush_gopher_vertical.mp4", marks=thorough),
+    ],
+)
 def test_picture_sound_and_accounting_of_real_footage_agree(name: str, tmp_path: Path) -> None:
     for record, clip in curated(CORPUS / "originals" / name, tmp_path / "out"):
         if record.state == "kept":

@@ -18,7 +18,7 @@ from tests.curate.run.test_run import SMALL_WORDS
 from tests.energon import energon_samples
 from tests.loader.dataset.test_card import READ
 from tests.media import write_video
-from tests.thorough import thorough
+from tests.thorough import nightly, thorough
 from tests.warm import Warm
 
 TABLES = ("index", "accounting", "scores")
@@ -110,8 +110,8 @@ def test_after_an_update_and_a_take_down_readers_of_the_folder_see_the_newest_re
     [
         r"^manifest\.json$",
         pytest.param(r"^README\.md$", marks=thorough),
-        pytest.param(r"^index\.parquet$", marks=thorough),
-        pytest.param(r"^plan\.arrow$", marks=thorough),
+        pytest.param(r"^index\.parquet$", marks=nightly),
+        pytest.param(r"^plan\.arrow$", marks=nightly),
     ],
 )
 def test_killed_between_the_manifest_and_its_names_readers_see_a_whole_revision(

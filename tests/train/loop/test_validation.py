@@ -45,7 +45,7 @@ def runs(tmp_path_factory, ranks, request):
 
 
 ALWAYS = ("pp-fsdp",)
-OFTEN = ("cascade", "zero-bfloat16", "tp-ring")
+OFTEN = ("cascade", "tp-ring")
 
 
 def lines(path):
