@@ -12,6 +12,18 @@ _NO_NUMBER = PydanticCustomError(
 )
 
 
+class Except(NamedTuple):
+    """Every value but one, of a key with which another is read."""
+
+    value: object
+
+    def __contains__(self, value: object) -> bool:
+        return value != self.value
+
+    def __str__(self) -> str:
+        return f"other than {self.value}"
+
+
 class Settings(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     """Frozen section of a configuration: no unknown keys, finite numbers; ``help()`` of it describes every key.
 
@@ -20,7 +32,7 @@ class Settings(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
             within have dots; the key of a section stands for all of its own.
     """
 
-    READ_WITH: ClassVar[Mapping[str, tuple[str, "tuple[object, ...] | Except"]]] = {}
+    READ_WITH: ClassVar[Mapping[str, tuple[str, tuple[object, ...] | Except]]] = {}
 
     @model_validator(mode="before")
     @classmethod
@@ -64,18 +76,6 @@ class Settings(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
 def summary(section: type[BaseModel]) -> str:
     """Return what a section is for, without its keys, in one line."""
     return " ".join((section.__doc__ or "").partition("\n\nKeys:\n")[0].split())
-
-
-class Except(NamedTuple):
-    """Every value but one, of a key with which another is read."""
-
-    value: object
-
-    def __contains__(self, value: object) -> bool:
-        return value != self.value
-
-    def __str__(self) -> str:
-        return f"another than {self.value}"
 
 
 def unread_keys(section: BaseModel, name: str = "") -> Iterator[str]:

@@ -25,7 +25,7 @@ _BITEXACT = 1 << 23  # AV_CODEC_FLAG_BITEXACT: no version of the encoder in its 
 
 @dataclass(frozen=True)
 class Track:
-    """Sound of a clip.
+    """Samples of a clip that are to be encoded.
 
     Attributes:
         samples: float32 [channels, samples] in [-1, 1], one or two channels.

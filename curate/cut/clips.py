@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 from types import MappingProxyType
 from typing import BinaryIO, cast
 
@@ -361,20 +362,15 @@ class _Pass:
         sound: Sound,
     ) -> CutClip:
         size, extent = self._size, self._config.verify
+        clip = partial(CutClip, span=span, frames=frames, rate=rate, geometry=size, codec_mode=mode)
         if sound.data:
             try:
                 data = fast_start(merge(picture, sound.data))
-                audio_dbfs = verify(data, frames, rate, size, sound=True, extent=extent)
-                return CutClip(
-                    span,
-                    data,
-                    frames,
-                    rate,
-                    size,
-                    mode,
-                    sound.name,
+                return clip(
+                    data=data,
+                    audio=sound.name,
                     audio_remark=sound.remark,
-                    audio_dbfs=audio_dbfs,
+                    audio_dbfs=verify(data, frames, rate, size, sound=True, extent=extent),
                 )
             except DamagedSoundError as error:
                 sound = Sound(fault=f"its {sound.name.removeprefix('copy:')} sound is damaged: {error}")
@@ -382,15 +378,9 @@ class _Pass:
                 refuse_shortage(error)
                 sound = Sound(fault=f"its sound does not fit beside its pictures: {error}")
         data = fast_start(picture)
-        audio_dbfs = verify(data, frames, rate, size, sound=False, extent=extent)
-        return CutClip(
-            span,
-            data,
-            frames,
-            rate,
-            size,
-            mode,
+        return clip(
+            data=data,
             audio_fault=sound.fault,
             audio_remark=sound.remark,
-            audio_dbfs=audio_dbfs,
+            audio_dbfs=verify(data, frames, rate, size, sound=False, extent=extent),
         )

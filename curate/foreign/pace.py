@@ -131,15 +131,16 @@ class PacketTimes:
             self.coded, self.ticks = packet.dts or 0, (packet.dts or 0) + lasting
         if begin is not None and packet.time_base is not None:
             begin_s = float(begin * packet.time_base)
-            end_s = begin_s + float(lasting * packet.time_base)
+            lasting_s = float(lasting * packet.time_base)
+            end_s = begin_s + lasting_s
             self.first_s = begin_s if self.first_s is None else min(self.first_s, begin_s)
             self._end_s = end_s if self.lasts_as_coded else max(self._end_s, end_s)
             self._latest_s = max(self._latest_s, begin_s)
-            self._steps[end_s - begin_s] += 1
+            self._steps[lasting_s] += 1
 
     @property
     def last_s(self) -> float:
-        """Latest end of a packet."""
+        """Time at which the last picture ends, seconds."""
         if not self.lasts_as_coded or not self._steps:
             return self._end_s
         # The last packet in coding order states its own end; the latest picture may be another one.

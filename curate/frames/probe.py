@@ -13,7 +13,7 @@ from pydantic import Field
 
 from reelweave.curate.frames.clocks.packet_rate import packet_rate
 from reelweave.curate.frames.container.side_data import side_data
-from reelweave.curate.frames.source import SourceError
+from reelweave.curate.frames.source import SourceError, read_first_packets
 from reelweave.loader.dataset.colour import hdr
 from reelweave.loader.settings import Settings
 
@@ -121,6 +121,11 @@ def probe(
     if container.size > config.max_bytes:
         raise SourceError(f"has {container.size} bytes; probe.max_bytes allows {config.max_bytes}")
     context, rate = stream.codec_context, _stated_rate(container, stream)
+    is_interlaced = context.field_order > _PROGRESSIVE
+    packet_fps: float | None = None
+    if file is not None and rate and not _counts_frames(container):
+        first = read_first_packets(file, stream, config.max_width * config.max_height)
+        packet_fps = packet_rate(first, float(rate), is_interlaced)
     header = Probe(
         container=container.format.name,
         codec=context.name,
@@ -128,10 +133,10 @@ def probe(
         width=context.width,
         height=context.height,
         rate=rate,
-        packet_fps=None if file is None else packet_rate(container, stream, file, rate),
+        packet_fps=packet_fps,
         promised_s=_promised_s(container, stream),
         pixel_aspect=stream.sample_aspect_ratio or None,
-        interlaced=context.field_order > _PROGRESSIVE,
+        interlaced=is_interlaced,
         metadata={
             name.lower(): value for name, value in {**stream.metadata, **container.metadata}.items() if value
         },
@@ -146,13 +151,23 @@ def probe(
     return header
 
 
+def _is_raw(container: InputContainer) -> bool:
+    """Return whether a stream has no container, and so no times."""
+    return bool(container.format.flags & cast(int, Flags.no_timestamps.value))
+
+
+def _counts_frames(container: InputContainer) -> bool:
+    """Return whether packets say no more of the rate: MP4 counts its frames, and raw streams have no times."""
+    return "mp4" in container.format.name or _is_raw(container)
+
+
 def _stated_rate(container: InputContainer, stream: VideoStream) -> Fraction | None:
     """Return the frame rate in the header; of raw streams, which hold no times, that of the codec's own header.
 
     Raises:
         SourceError: a raw stream states none, where FFmpeg would assume 25 frames per second.
     """
-    if not container.format.flags & cast(int, Flags.no_timestamps.value):
+    if not _is_raw(container):
         return stream.average_rate or stream.base_rate
     if not stream.codec_context.framerate:
         raise SourceError(

@@ -1,12 +1,15 @@
 """Safe opening of a raw video, and the choice of its video stream."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import av
 from av.container import InputContainer
+from av.packet import Packet
 from av.video.stream import VideoStream
 
 from reelweave.curate.frames.container.encryption import (
@@ -112,25 +115,32 @@ def open_video(
             options["flags2"] = "+export_mvs"
         stream.codec_context.options = options
         if is_decoded and is_reordered(stream) and not is_measured(stream):
-            _delay_decoder(file, stream, max_pixels)
+            delay_decoder(stream, read_first_packets(file, stream, max_pixels))
         try:
             yield container, stream
         except EncryptedError as error:
             raise SourceError(encryption(file) or encrypted_words("unknown scheme")) from error
 
 
-def _delay_decoder(file: BinaryIO, stream: VideoStream, max_pixels: int) -> None:
-    """Let a stream's decoder wait for frames as long as its first packets show, which are read by another reader."""
+def read_first_packets(file: BinaryIO, stream: VideoStream, max_pixels: int) -> list[Packet[Any]]:
+    """Return the first packets of a stream, read by another reader; none where they cannot be read.
+
+    Args:
+        file: File of the stream, which is left where it was.
+        stream: Opened stream, which reads no packet by this.
+        max_pixels: Maximum pixels per picture, as of `open_video`.
+    """
     position = file.tell()
     try:
         file.seek(0)
         with _open_container(file, max_pixels, stream.container.format.name) as again:
             if stream.index < len(again.streams):
-                delay_decoder(stream, read_ahead(again.demux(again.streams[stream.index]))[0])
+                return read_ahead(again.demux(again.streams[stream.index]))[0]
     except SourceError:  # the reader of the stream says so
         pass
     finally:
         file.seek(position)
+    return []
 
 
 def _open_container(file: BinaryIO, max_pixels: int, containers: str) -> InputContainer:

@@ -26,9 +26,7 @@ from reelweave.train.loop.task import TrainingTask
 from reelweave.train.measure.peak_flops import peak_flops_per_s
 from reelweave.train.measure.profiler import Profiler
 from reelweave.train.parallel.mesh import Ranks
-from reelweave.train.step.batches import (
-    BatchStream,
-)
+from reelweave.train.step.batches import BatchStream
 from reelweave.train.step.learning_rate import unreached_rate
 
 Config = TypeVar("Config", TrainConfig, VaeTrainConfig)

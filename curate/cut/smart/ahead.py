@@ -69,5 +69,5 @@ class SmartAhead:
         return not final.segments if plan is None else plan == final
 
     def close(self) -> None:
-        """Drop all packets."""
+        """Drop the packets that wait, and keep no more of them."""
         self._packets.drop_all()

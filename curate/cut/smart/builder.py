@@ -82,7 +82,7 @@ class SmartClip:
 
     @property
     def needed(self) -> int | None:
-        """See `Seams.needed`."""
+        """Number of the first packet that undecided frames may need; see `Seams.needed`."""
         return self._seams.needed
 
     def finish(self) -> bytes:
@@ -159,11 +159,11 @@ class SmartClip:
         if encoder is not None and self._parts[-1].last > self._parts[-1].first:
             samples = encoder.finish()
             self._encoder_sets = encoder.sets
-        for encoded in samples:
-            self._add(encoded)
+        for frame in samples:
+            self._add(frame)
 
-    def _add(self, one: Sample) -> None:
-        self._samples.append(one)
-        self._left_bytes -= len(one.data)
+    def _add(self, frame: Sample) -> None:
+        self._samples.append(frame)
+        self._left_bytes -= len(frame.data)
         if self._left_bytes < 0:
             raise CutError(TOO_LARGE)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from reelweave.curate.frames.container.nal_units import nal_units, prefix_bytes
+from reelweave.curate.frames.container.nal_units import nal_units, prefix_bytes, without_emulation
 
 IDR, SEI, SPS, PPS, FILLER = 5, 6, 7, 8, 12
 """Values of nal_unit_type, table 7-1."""
@@ -27,7 +26,6 @@ _READ_BYTES = 4096  # of a set, in which all lies that is read of it
 
 _HIGH = frozenset({100, 110, 122, 244, 44, 83, 86, 118, 128, 138, 139, 134, 135})
 _MOST_ZEROS = 32
-_EMULATION = re.compile(rb"\0\0\x03")
 
 
 class ParameterError(ValueError):
@@ -98,7 +96,7 @@ def sequence_set(unit: bytes) -> SequenceSet:
     if len(unit) < 5:
         raise ParameterError("a parameter set is cut off")
     profile, constraints, level = unit[1:4]
-    bits = _Bits(_EMULATION.sub(b"\0\0", unit[4:_READ_BYTES]))
+    bits = _Bits(without_emulation(unit[4:_READ_BYTES]))
     set_id = bits.unsigned()
     if set_id >= MOST_IDS:
         raise ParameterError("a parameter set has no valid id")
@@ -146,7 +144,7 @@ def _skip_order(bits: _Bits) -> None:
 
 def picture_set_ids(unit: bytes) -> tuple[int, int]:
     """Return the id of a picture parameter set, and that of its sequence parameter set."""
-    bits = _Bits(_EMULATION.sub(b"\0\0", unit[1:_READ_BYTES]))
+    bits = _Bits(without_emulation(unit[1:_READ_BYTES]))
     picture_id, sequence_id = bits.unsigned(), bits.unsigned()
     if picture_id >= _MOST_PICTURE_IDS or sequence_id >= MOST_IDS:
         raise ParameterError("a parameter set has no valid id")
@@ -154,7 +152,7 @@ def picture_set_ids(unit: bytes) -> tuple[int, int]:
 
 
 def kind_of(unit: bytes) -> int:
-    """Return nal_unit_type."""
+    """Return the type of a NAL unit, as of table 7-1."""
     return unit[0] & 31
 
 

@@ -111,7 +111,7 @@ class Seams:
         self._faults: set[str] = set()
 
     def push(self, facts: FrameFacts) -> None:
-        """Take the next frame."""
+        """Take the facts of the next frame, in shown order."""
         if self._generation is None:
             self._generation = facts.generation
         frame, self._frames = self._frames, self._frames + 1

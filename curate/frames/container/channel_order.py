@@ -16,28 +16,11 @@ from av.audio.stream import AudioStream
 from reelweave.curate.frames.container.description import described_stream
 
 _OWN_ORDER = re.compile(r": Audio: [^\n]*?, \d+ channels \(([^)\n]+)\)")
-_NAMES = (
-    *(
-        "FL",
-        "FR",
-        "FC",
-        "LFE",
-        "BL",
-        "BR",
-        "FLC",
-        "FRC",
-        "BC",
-        "SL",
-        "SR",
-        "TC",
-        "TFL",
-        "TFC",
-        "TFR",
-        "TBL",
-        "TBC",
-    ),
-    *("TBR", "DL", "DR", "WL", "WR", "SDL", "SDR", "LFE2", "TSL", "TSR", "BFC", "BFL", "BFR"),
+_IN_WORDS = (
+    "FL FR FC LFE BL BR FLC FRC BC SL SR TC TFL TFC TFR TBL TBC"
+    " TBR DL DR WL WR SDL SDR LFE2 TSL TSR BFC BFL BFR"
 )
+_NAMES = _IN_WORDS.split()
 """Channels by their names in FFmpeg, in its order."""
 
 

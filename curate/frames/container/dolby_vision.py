@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from av.packet import Packet
 from av.video.stream import VideoStream
 
-from reelweave.curate.frames.container.nal_units import nal_units, prefix_bytes
+from reelweave.curate.frames.container.nal_units import nal_units, prefix_bytes, without_emulation
 
 _NEVER_COMPATIBLE = (1, 3, 5)  # profiles whose pictures hold colours of Dolby's own
 _BY_ID = (10, 20)  # profiles that are so where no other system is named
@@ -59,7 +59,7 @@ def _is_profile_5(metadata: bytes) -> bool:
 
     It is the one of profile 0 within the metadata and full range. Coefficients in floating point are never used there.
     """
-    plain = metadata[:_MOST_BYTES].replace(b"\0\0\3", b"\0\0")
+    plain = without_emulation(metadata[:_MOST_BYTES])
     if plain[:1] != bytes([_METADATA_PREFIX]):
         return False
     bits = "".join(f"{byte:08b}" for byte in plain[1:])

@@ -211,12 +211,11 @@ class Decoder:
                         self._reason = "it begins between key frames; frames up to the first one are unsafe"
                     elif lost := self._lost_at_begin(decoded[0]):
                         yield lost
-                        if self._lost.is_whole():
+                        if self._lost.withholds:
                             self._mend()
                 for frame in decoded:
                     if self._lost.before(frame) and self._shown:
                         self._break_before()
-                        self._reason = _UNDERSTATED if self._lost.is_understated else self._reason
                     is_cut = self._cut_pts is not None and frame.pts == self._cut_pts
                     is_corrupt = is_damaged or is_cut or frame.is_corrupt
                     if (frame.key_frame or self._begins_anew(packet)) and not is_corrupt:
@@ -234,7 +233,6 @@ class Decoder:
             )
         if self._shown and self._lost.at_end():
             self._break_before()
-            self._reason = _UNDERSTATED if self._lost.is_understated else self._reason
         if self._cut_pts is not None:
             self._end_cut()
 
@@ -279,6 +277,8 @@ class Decoder:
         self._errors += self._broken_since is None
         before = self._shown - 1
         self._broken_since = before if self._broken_since is None else min(before, self._broken_since)
+        if self._lost.is_understated:
+            self._reason = _UNDERSTATED
 
     def _end_cut(self) -> None:
         """Note that the last packet is not whole, whether it gave a frame or not."""

@@ -6,19 +6,19 @@ again with each picture for which it holds.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import cast
 
 from av.packet import Packet
 from av.video.stream import VideoStream
 
-from reelweave.curate.frames.container.nal_units import prefix_bytes
+from reelweave.curate.frames.container.nal_units import nal_bounds, prefix_bytes, without_emulation
 
 _ORIENTATION = 47  # payload of SEI
 _SEI = {"h264": 6, "hevc": 39}
 _BEGINS = {"h264": range(5, 6), "hevc": range(16, 21)}  # of a coded video sequence: IDR, BLA
 _PICTURES = {"h264": range(1, 6), "hevc": range(32)}
 _HEADER = {"h264": 1, "hevc": 2}
+_LEAST_BYTES = 3  # of a unit that is a picture or a message
 
 
 class LastingTurn:
@@ -44,7 +44,10 @@ class LastingTurn:
             return packet
         data = bytes(packet)
         is_stated = False
-        for at, unit in _units(data, self._prefix):
+        for at, begin, end in nal_bounds(data, self._prefix):
+            if end - begin < _LEAST_BYTES:
+                continue
+            unit = memoryview(data)[begin:end]
             kind = self._kind(unit)
             if kind in _PICTURES[self._codec]:
                 if is_stated:
@@ -76,32 +79,9 @@ class LastingTurn:
         return twin
 
 
-def _units(data: bytes, prefix: int | None) -> Iterator[tuple[int, memoryview]]:
-    """Yield the NAL units of a packet, each with the place of its start code or length."""
-    view = memoryview(data)
-    at = 0
-    while True:
-        if prefix is None:
-            at = data.find(b"\0\0\1", at)
-            if at < 0:
-                return
-            end = data.find(b"\0\0\1", at + 3)
-            following = len(data) if end < 0 else end
-            unit = view[at + 3 : following]
-        else:
-            begin = at + prefix
-            if begin >= len(data):
-                return
-            following = begin + int.from_bytes(data[at:begin], "big")
-            unit = view[begin:following]
-        if len(unit) > 2:
-            yield at, unit
-        at = following
-
-
 def _orientation(unit: memoryview) -> bytes | None:
     """Return the message on orientation among those of an SEI unit, or None without one."""
-    messages, at = bytes(unit).replace(b"\0\0\3", b"\0\0"), 0
+    messages, at = without_emulation(bytes(unit)), 0
     while at + 2 < len(messages):
         values = []
         for _ in range(2):

@@ -43,15 +43,16 @@ class LostFrames:
 
     Attributes:
         begins_with_key: true if the first packet holds a key frame, however damaged.
-        is_understated: true if frames of H.264 so far came later than its header says, and were left out.
+        is_understated: true if those of the last loss came later than the header of H.264 says, and were left out.
+        withholds: true for a codec whose first frame, though it may be no key frame, refers to none that is lost.
     """
 
     def __init__(self, stream: VideoStream) -> None:
         codec = stream.codec_context.codec.canonical_name
         self._counts, self._guesses = codec == _A_FRAME_EACH, codec in _GUESSES
         self._due: deque[int] = deque()
-        self._withholds = codec == _WITHHOLDS
-        self._by_error = stream.container.format.name not in _EXACT or self._withholds
+        self.withholds = codec == _WITHHOLDS
+        self._by_error = stream.container.format.name not in _EXACT or self.withholds
         self._first_pts: list[int | None] = []  # of packets so far, until a frame is shown
         self._unkeyed = 0  # of these, before the first key frame
         self._begins = True
@@ -75,7 +76,7 @@ class LostFrames:
             self._first_pts.append(packet.pts)
         if self._counts and packet.pts is not None:
             self._due.append(packet.pts)
-        if self._withholds and packet.pts is not None:
+        if self.withholds and packet.pts is not None:
             self._note_late(packet.pts, packet.is_keyframe)
 
     def _note_late(self, pts: int, is_key: bool) -> None:
@@ -112,10 +113,6 @@ class LostFrames:
         first_pts = stamps[0] if self.begins_with_key else min(stamps)
         return sorted({pts for pts in stamps if first_pts <= pts < frame.pts})
 
-    def is_whole(self) -> bool:
-        """Return whether a first frame behind lost ones refers to none of them, though it may be no key frame."""
-        return self._withholds
-
     def lacks_reference(self, first: VideoFrame) -> bool:
         """Return whether a film's first frame refers to one before it, and is shown nevertheless."""
         return self._guesses and first.pict_type != PictureType.I
@@ -129,9 +126,10 @@ class LostFrames:
             is_lost |= self._due.popleft() < frame.pts
         is_late = frame.pts in self._late
         self._late.discard(frame.pts)
-        if self._late and not is_late:
+        self.is_understated = bool(self._late) and not is_late
+        if self.is_understated:
             self._late.clear()
-            is_lost = self.is_understated = True
+            is_lost = True
         if frame.pts in self._since_key:
             self._shown_pts = frame.pts
         self._failed = False
@@ -140,8 +138,8 @@ class LostFrames:
 
     def at_end(self) -> bool:
         """Return whether frames are lost at the end."""
-        self.is_understated |= bool(self._late)
-        return bool(self._due) or bool(self._late)
+        self.is_understated = bool(self._late)
+        return bool(self._due) or self.is_understated
 
 
 def _is_key(packet: Packet[VideoStream]) -> bool:

@@ -21,9 +21,6 @@ _ROW = [name for name in INDEX.names if name not in (*PLACEMENT, "embeddings")]
 _OF_CLIPS = [name for name in _ROW if name not in ("source", "attributes", "scores")]
 _BEFORE = [*_OF_CLIPS, "source", "attributes"]
 _PLACE = [f"place.{name}" for name in ("shard", "offset", "size")]
-_CUT_SMART = r"(^|; )(smart|encoded): "
-"""What kept clips say where ``cut.mode=smart``."""
-
 OVERLAPS = "overlaps another listed segment; its seconds are those of other rows"
 _BEHIND = ["clip_bytes", "clip_id", "video", "text.arrays", "text.sha256", *_PLACE]
 
@@ -112,11 +109,11 @@ def accounting_table(clips: pa.Table, sources: Sequence[SourceRef]) -> pa.Table:
         mask = pa.array(over)
         for name in ("start_s", "end_s"):
             columns[name] = pc.if_else(mask, pa.array(at_s), columns[name])
-        silent = pa.array(over & mask_of(pc.equal(columns["reason"], "")))
-        cut_smart = pa.array(over & mask_of(pc.match_substring_regex(columns["reason"], _CUT_SMART)))
-        joined = pc.binary_join_element_wise(OVERLAPS, columns["reason"], "; ")
-        reasons = pc.if_else(silent, OVERLAPS, columns["reason"])
-        columns["reason"] = pc.if_else(cut_smart, joined, reasons)
+        # Beside what else is said of a kept clip; of others the reason that they went comes first.
+        reasons = columns["reason"]
+        joined = pc.if_else(pc.equal(columns["state"], "kept"), OVERLAPS + "; ", "")
+        said = pc.if_else(pc.equal(reasons, ""), OVERLAPS, pc.binary_join_element_wise(joined, reasons, ""))
+        columns["reason"] = pc.if_else(mask, said, reasons)
     return pa.table(columns, ACCOUNTING)
 
 

@@ -16,7 +16,7 @@ from reelweave.pipelines.report.numbers.run_notes import (
 
 @dataclass(frozen=True)
 class StageFacts:
-    """Work of one stage.
+    """Time that the workers of one stage took.
 
     Attributes:
         stage: its name.

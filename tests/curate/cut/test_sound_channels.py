@@ -1,12 +1,17 @@
 """Sound of more than two channels: each is heard on its side, nothing overflows, and the mix is said."""
 
+import json
 from pathlib import Path
 
 import av
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
+from reelweave.curate.config import CurateConfig
 from reelweave.curate.cut.aac import samples as track_of
+from reelweave.curate.run.curate import curate
+from reelweave.curate.run.tables.samples import OVERLAPS
 from tests.cutting import curated, sound
 from tests.media import write_video
 from tests.player import ffmpeg
@@ -90,3 +95,19 @@ def test_sound_of_two_channels_stays_as_it_is(tmp_path: Path) -> None:
     ffmpeg(f"-i {pictures} -f lavfi -i sine=d=3 -ac 2 -c:v copy -c:a flac -y {tmp_path / 'a.mkv'}".split())
     ((record, _),) = curated(tmp_path / "a.mkv", tmp_path / "out")
     assert (record.audio, record.reason) == ("aac", "")
+
+
+def test_segments_that_overlap_say_so_beside_what_else_is_said_of_them(tmp_path: Path) -> None:
+    """Either one hid the other."""
+    film(tmp_path / "a.mkv", "5.1", "flac")
+    rows = [{"path": "a.mkv", "start": start_s, "end": start_s + 1.6} for start_s in (0.0, 1.0)]
+    (tmp_path / "list.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    values = {
+        "spans": {"min_clip_s": 1.0, "overlapping": "keep"},
+        "filters": {"min_short_side_px": 64},
+        "run": {"runner": "sequential", "isolate": False},
+    }
+    curate([str(tmp_path / "list.jsonl")], str(tmp_path / "out"), CurateConfig.model_validate(values))
+    reasons = pq.read_table(tmp_path / "out" / "accounting.parquet").column("reason").to_pylist()
+    mixed = "its sound of 6 channels is mixed down to stereo"
+    assert {mixed, f"{OVERLAPS}; {mixed}"} <= set(reasons)

@@ -85,7 +85,7 @@ def test_a_longer_schedule_says_how_the_learning_rate_goes_on(
         (
             {"parallel": {"pp_schedule": "gpipe", "reduce_gradients": "step"}},
             [
-                "parallel.pp_schedule=gpipe is not read: it is for pp another than 1, and pp is 1",
+                "parallel.pp_schedule=gpipe is not read: it is for pp other than 1, and pp is 1",
                 "parallel.reduce_gradients=step is not read",
             ],
         ),
@@ -118,7 +118,7 @@ def test_gathering_in_fp8_is_for_shards_of_weights() -> None:
         tiny_config(1).model_dump() | {"dtype": "bfloat16", "fp8": {"fsdp_all_gather": True}}
     )
     assert list(unread_keys(config)) == [
-        "fp8.fsdp_all_gather=True is not read: it is for parallel.dp_shard another than 1, and parallel.dp_shard is 1"
+        "fp8.fsdp_all_gather=True is not read: it is for parallel.dp_shard other than 1, and parallel.dp_shard is 1"
     ]
 
 

@@ -29,7 +29,7 @@ class ConsoleReader:
         self._console = Console(stderr=True, highlight=False, soft_wrap=True)
 
     def say(self, message: str) -> None:
-        """Print one line."""
+        """Print a line, without markup or control characters."""
         self._console.print(printable(message), markup=False)
 
     def read(self, record: Record) -> None:

@@ -87,7 +87,7 @@ class ReconstructionRecord(Record):
 
 @dataclass(frozen=True)
 class ValidationRecord(Record):
-    """What became of validation videos.
+    """Results of one round of validation videos.
 
     Attributes:
         results: JSON values by name; single numbers are scalars.

@@ -79,3 +79,20 @@ def test_frames_that_come_too_late_behind_the_first_packets_are_counted(tmp_path
     reasons = {record.reason for record, _ in clips if record.state == "failed"}
     assert len(reasons) == 1
     assert "understates how far frames are moved in coding, and frames are lost" in reasons.pop()
+
+
+def test_damage_behind_frames_that_came_too_late_has_a_reason_of_its_own(tmp_path: Path) -> None:
+    """The reason of the first loss was given for all damage behind it."""
+    film, path, damaged = (tmp_path / name for name in ("film.mp4", "film.mkv", "damaged.mkv"))
+    x264 = "bframes=8:b-adapt=0:b-pyramid=normal:keyint=100:scenecut=0"
+    keys = ["-force_key_frames", "expr:lt(n,100)+gt(n,150)"]
+    pictures = ["-f", "lavfi", "-i", "testsrc2=s=96x64:r=25:d=10", "-pix_fmt", "yuv420p"]
+    ffmpeg([*pictures, "-c:v", "libx264", *keys, "-x264-params", x264, str(film)])
+    understate(film, 0)
+    ffmpeg(["-i", str(film), "-c", "copy", str(path)])
+    noise = "noise=amount='if(between(pts,8000,8010),3,0)'"
+    ffmpeg(["-i", str(path), "-c", "copy", "-bsf:v", noise, str(damaged)])
+    clips = curated(damaged, tmp_path / "out", stitch={"enabled": False})
+    reasons = [record.reason for record, _ in clips if record.state == "failed"]
+    assert any("understates how far frames are moved" in reason for reason in reasons), reasons
+    assert any("damaged packet" in reason for reason in reasons), reasons
