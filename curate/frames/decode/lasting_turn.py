@@ -19,6 +19,7 @@ _BEGINS = {"h264": range(5, 6), "hevc": range(16, 21)}  # of a coded video seque
 _PICTURES = {"h264": range(1, 6), "hevc": range(32)}
 _HEADER = {"h264": 1, "hevc": 2}
 _LEAST_BYTES = 3  # of a unit that is a picture or a message
+_HEAD_BYTES = 1 << 14  # of a packet, in which messages mostly lie
 
 
 class LastingTurn:
@@ -42,19 +43,14 @@ class LastingTurn:
         """Return the packet of a picture, with the message that holds for it."""
         if not packet.size:
             return packet
-        data = bytes(packet)
         is_stated = False
-        for at, begin, end in nal_bounds(data, self._prefix):
-            if end - begin < _LEAST_BYTES:
-                continue
-            unit = memoryview(data)[begin:end]
-            kind = self._kind(unit)
+        for at, kind, unit in self._units_to_picture(packet):
             if kind in _PICTURES[self._codec]:
                 if is_stated:
                     return packet
                 if kind in _BEGINS[self._codec]:
                     self._message = b""
-                return self._with_message(packet, data, at) if self._message else packet
+                return self._with_message(packet, at) if self._message else packet
             payload = _orientation(unit[_HEADER[self._codec] :]) if kind == _SEI[self._codec] else None
             if payload is not None:
                 is_stated = True
@@ -63,10 +59,23 @@ class LastingTurn:
                 self.seen |= turns
         return packet
 
-    def _kind(self, unit: memoryview) -> int:
-        return unit[0] & 0x1F if self._codec == "h264" else unit[0] >> 1 & 0x3F
+    def _units_to_picture(self, packet: Packet[VideoStream]) -> list[tuple[int, int, memoryview]]:
+        """Return where each NAL unit begins with its prefix, its type, and itself, up to the first of a picture."""
+        # Messages come before pictures, whose end is far: at 40 Mbit/s to look for it takes 4 % of the decode.
+        for data in (bytes(memoryview(packet)[:_HEAD_BYTES]), packet):
+            units: list[tuple[int, int, memoryview]] = []
+            for at, begin, end in nal_bounds(bytes(data), self._prefix):
+                if end - begin < _LEAST_BYTES:
+                    continue
+                unit = memoryview(data)[begin:end]
+                kind = unit[0] & 0x1F if self._codec == "h264" else unit[0] >> 1 & 0x3F
+                units.append((at, kind, unit))
+                if kind in _PICTURES[self._codec]:
+                    return units
+        return units
 
-    def _with_message(self, packet: Packet[VideoStream], data: bytes, at: int) -> Packet[VideoStream]:
+    def _with_message(self, packet: Packet[VideoStream], at: int) -> Packet[VideoStream]:
+        data = bytes(packet)
         head = b"\0\0\1" if self._prefix is None else len(self._message).to_bytes(self._prefix, "big")
         twin = cast("Packet[VideoStream]", Packet(data[:at] + head + self._message + data[at:]))
         twin.pts, twin.dts, twin.duration, twin.time_base = (

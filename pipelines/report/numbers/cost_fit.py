@@ -69,7 +69,7 @@ class CostFitFigures:
 
     @property
     def trusted(self) -> bool:
-        """Whether no doubt keeps that fit from deciding batch sizes."""
+        """True where no doubt keeps that fit from deciding batch sizes."""
         return not self.decisive.doubts
 
     def to_json(self) -> dict[str, Any]:
