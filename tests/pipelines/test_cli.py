@@ -25,7 +25,7 @@ from tests.commands import reelweave
 from tests.foreign_tars import by_tarfile, picture
 from tests.media import write_video
 from tests.s3server import make_bucket, s3_client, s3_server
-from tests.thorough import thorough
+from tests.thorough import beyond, thorough
 
 
 def alone(*arguments: object) -> subprocess.CompletedProcess[str]:
@@ -94,7 +94,9 @@ def test_help_imports_no_library() -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize(("asked", "told"), [({}, "PASSIVE"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE")])
+@pytest.mark.parametrize(
+    ("asked", "told"), beyond(1, [({}, "PASSIVE"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE")])
+)
 def test_threads_of_pytorch_sleep_while_they_wait_unless_asked_otherwise(
     asked: dict[str, str], told: str
 ) -> None:

@@ -70,7 +70,13 @@ def test_vectors_tell_the_speed_of_a_pan_whatever_the_order_of_the_pictures(
 
 
 @pytest.mark.parametrize("codec", ["libx264", "libvpx-vp9"])
-@pytest.mark.parametrize("border", [((0, 0), (96, 96)), ((48, 40), (0, 0))], ids=["pillars", "letterbox"])
+@pytest.mark.parametrize(
+    "border",
+    [
+        pytest.param(((0, 0), (96, 96)), id="pillars"),
+        pytest.param(((48, 40), (0, 0)), id="letterbox", marks=thorough),
+    ],
+)
 def test_bars_take_no_part_in_the_motion(
     tmp_path: Path, codec: str, border: tuple[tuple[int, int], ...]
 ) -> None:

@@ -12,6 +12,7 @@ from reelweave.curate.run.runners.node_paths import enter_folder, model_paths, s
 from reelweave.loader.dataset import open_dataset
 from reelweave.loader.errors import MachineError
 from tests.media import write_video
+from tests.thorough import beyond
 
 CONFIG = CurateConfig.model_validate(
     {
@@ -35,7 +36,7 @@ def hidden(tmp_path: Path) -> Iterator[Path]:
     os.close(_HANDLE)
 
 
-@pytest.mark.parametrize("missing", ["raw", "out"])
+@pytest.mark.parametrize("missing", beyond(1, ["raw", "out"]))
 def test_a_node_without_the_inputs_or_the_output_is_named(
     ray_local: str, tmp_path: Path, hidden: Path, missing: str
 ) -> None:
