@@ -39,11 +39,8 @@ CONTRACT = (
 WHOLE = "reelweave.train.config.run"
 DOORS = (
     "train/loop/",  # begins a run
-    "train/parallel/layout.py",  # builds its modules on its ranks
-    "train/memory/",  # rehearses and measures runs
-    "train/cascade/costs/",
-    "train/sampling/",  # reads runs from checkpoints
-    "train/latents/",  # compares their encoders
+    "train/sampling/trained/load.py",  # reads runs from checkpoints
+    "train/sampling/in_training/",  # lays them out on ranks
 )
 """Where the whole configuration of a training run may be held; components take their own."""
 CURATION = "reelweave.curate.config"
@@ -266,7 +263,7 @@ def test_curate_uses_only_the_dataset_contract_of_the_loader() -> None:
 
 
 def test_components_of_training_do_not_hold_the_whole_configuration() -> None:
-    """It stops where a run is begun, measured, rehearsed, or read from a checkpoint; parts go on (config/parts.py)."""
+    """It stops where a run is begun, or read from a checkpoint; parts go on (config/parts.py)."""
     holders = [
         path.relative_to(ROOT).as_posix()
         for path in files("train")

@@ -18,7 +18,7 @@ def bench_cascades(config: TrainRunConfig, out: Path, rounds: int) -> list[Measu
         rounds: repetitions of each cascade, of which the median counts.
     """
     with join(config.train.device, config.train.lost_after_s) as world:
-        rows = list(profile(config.train, config.stream.buckets, world, rounds))
+        rows = list(profile(config.train.step, config.stream.buckets, world, rounds))
         if world.rank:
             return None
         write_output(out, profile_csv(rows).encode(), "--out")

@@ -55,7 +55,9 @@ def predict_shapes(config: TrainRunConfig, ranks: int) -> list[PredictedShape]:
     bucket_shapes = shapes(config.stream.buckets)
     return [
         PredictedShape(*_size(shape), prediction.state / GIB, prediction.kept / GIB, prediction.peak / GIB)
-        for shape, prediction in zip(bucket_shapes, dry_run(config.train, bucket_shapes, ranks), strict=True)
+        for shape, prediction in zip(
+            bucket_shapes, dry_run(config.train.step, bucket_shapes, ranks), strict=True
+        )
     ]
 
 
@@ -104,7 +106,7 @@ def bench_shapes(config: TrainRunConfig, out: Path) -> list[MeasuredShape] | Non
     rows: list[MeasuredShape] = []
     with join(config.train.device, config.train.lost_after_s) as world:
         try:
-            for row in measure(config.train, config.stream.buckets, world):
+            for row in measure(config.train.step, config.stream.buckets, world):
                 rows.append(row._replace(predicted_gib=next(predicted, None)))
         finally:
             if world.rank == 0 and rows:

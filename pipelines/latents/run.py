@@ -188,7 +188,7 @@ def _asked_settings(source: Dataset, config: TrainRunConfig) -> dict[str, Any]:
         "latents": own.model_dump(mode="json", exclude=set(own.SPEED_ONLY)),
         "source_index": source.manifest.index_sha256,
         "tokenizer": tokenizer_identity(config.train.tokenizer),
-        "text": text_identity(config.train) if own.context else None,
+        "text": text_identity(config.train.encoders) if own.context else None,
         "shapes": shapes_of(config.stream.buckets),
         "seed": config.stream.seed,
         "decoder": config.stream.decoder,

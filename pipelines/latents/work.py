@@ -102,7 +102,7 @@ class LoadedEncoders:
             UsageError: an encoder cannot be loaded, see `Encoders`.
         """
         if self._encoders is None:
-            self._encoders = Encoders(self._config.train, self._config.latents, self._context)
+            self._encoders = Encoders(self._config.train.encoders, self._config.latents, self._context)
         return self._encoders
 
 

@@ -76,18 +76,18 @@ def _fit_costs(options: argparse.Namespace) -> "FittedCosts":
 
     profile = read_profile(read_text(options.cascades, "--cascades"), str(options.cascades))
     config = resolve_run(options.config, options.set)
-    notes = []
+    step, notes = config.train.step, []
     if not np.isfinite(profile.peak_gib).any():
         notes.append("no peaks were measured: memory is that of a dry run (reelweave.train.memory.dry_run)")
-        profile = with_predicted_peaks(profile, config.train, options.gpus)
+        profile = with_predicted_peaks(profile, step, options.gpus)
     else:
-        profile = with_gathered_layers(profile, config.train, options.gpus)
+        profile = with_gathered_layers(profile, step, options.gpus)
     first = StepShape(Bucket(*profile.size_n3[0].tolist()), int(profile.batch[0]), int(profile.length[0]))
     buckets = config.stream.buckets
     fit = fit_costs(
         profile,
         str(options.cascades),
-        sizes_of(config.train, first, options.gpus),
+        sizes_of(step, first, options.gpus),
         Links(gpus_per_node=options.gpus_per_node, balanced=True),
         buckets.compression,
         buckets.max_text_tokens,

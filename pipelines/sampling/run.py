@@ -274,7 +274,7 @@ class SamplingRun:
         try:
             sampler = samplers.setdefault(
                 config.model_dump_json(),
-                VideoSampler(self._trained.bundle, self._trained.config, config, layout),
+                VideoSampler(self._trained.bundle, self._trained.config.losses, config, layout),
             )
             sampler.check_first_frames(request.image_frames if request.image else 0)
             return sampler

@@ -65,5 +65,5 @@ def _parts(
         for published in models:
             part = published_part(published.name, published.subfolder, "train.model.name")
             yield json.dumps(part.files, sort_keys=True)
-    for key, part in sorted(frozen_parts(config).items()):
+    for key, part in sorted(frozen_parts(config.modules).items()):
         yield f"{key} {json.dumps(part.files, sort_keys=True)}"

@@ -169,7 +169,7 @@ def _video(case: Case, device: str) -> float:
         drawn = torch.Generator().manual_seed(0)
         for weight in bundle.dit.parameters():  # a new model's gates are shut, and its output is zero
             weight.data.copy_(torch.randn(weight.shape, generator=drawn) * 0.05)
-        video = generate(bundle.to(place), config, wanted, ["a wave going 1", "a wave going 2"])
+        video = generate(bundle.to(place), config.losses, wanted, ["a wave going 1", "a wave going 2"])
         videos.append(video.cpu().float())
     return float((videos[0] - videos[1]).abs().mean())
 

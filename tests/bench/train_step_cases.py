@@ -127,9 +127,9 @@ def _ours(case: Case, size: Size) -> Row:
         parallel=ParallelConfig(activation_checkpointing=case.checkpointing, compile=case.compile),
     )
     shape = StepShape(size.bucket, 1, 0)
-    predicted = dry_run(config, [shape])[0].peak / GIB if case.predicted else None
+    predicted = dry_run(config.step, [shape])[0].peak / GIB if case.predicted else None
     world = World(0, 1, torch.device(size.device))
-    layout = lay_out(config, Ranks.of(config.parallel, world))
+    layout = lay_out(config.step, Ranks.of(config.parallel, world))
     for weight in layout.weights.values():
         # A new model's gates are shut, and zeros run faster than numbers.
         torch.nn.init.normal_(weight, std=0.02)
@@ -138,7 +138,7 @@ def _ours(case: Case, size: Size) -> Row:
     tokens = layout.bundle.dit.tokens(latent) + text_tokens
     return _row(
         case.name,
-        lambda number: step_s(layout, config, shape, world, number),
+        lambda number: step_s(layout, config.step, shape, world, number),
         size.device,
         tokens,
         flops,

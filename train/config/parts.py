@@ -8,7 +8,7 @@ from reelweave.train.config.first_frames import FirstFramesConfig
 from reelweave.train.config.lora import LoraConfig
 from reelweave.train.config.model import DiffusersConfig, ModelConfig
 from reelweave.train.config.objective import DDPMConfig, EDMConfig, FlowConfig
-from reelweave.train.config.optimizer import Fp8Config, OptimizerConfig
+from reelweave.train.config.optimizer import EmaConfig, Fp8Config, OptimizerConfig
 from reelweave.train.config.parallel import ParallelConfig
 from reelweave.train.config.text import HashedTextConfig, TransformersTextConfig
 from reelweave.train.config.tokenizer import DiffusersVAEConfig, PatchTransformConfig
@@ -17,6 +17,7 @@ Objective = FlowConfig | EDMConfig | DDPMConfig
 TextConfig = HashedTextConfig | TransformersTextConfig
 TokenizerConfig = PatchTransformConfig | DiffusersVAEConfig
 Dtype = Literal["float32", "bfloat16"]
+Device = Literal["auto", "cpu", "cuda"]
 Denominator = Literal["step", "epoch", "step_tokens"]
 
 
@@ -30,6 +31,15 @@ class ModulesConfig(NamedTuple):
     objective: Objective
     first_frames: FirstFramesConfig | None
     seed: int
+
+
+class EncodersConfig(NamedTuple):
+    """Encoders of videos and captions, whose outputs may be stored: `reelweave.train.latents`."""
+
+    tokenizer: TokenizerConfig
+    text: TextConfig
+    dtype: Dtype
+    device: Device
 
 
 class LossConfig(NamedTuple):
@@ -50,6 +60,19 @@ class LayoutConfig(NamedTuple):
     fp8: Fp8Config | None
     dtype: Dtype
     losses: LossConfig
+
+
+class StepConfig(NamedTuple):
+    """Training step apart from its data: what is laid out on ranks, measured and rehearsed."""
+
+    modules: ModulesConfig
+    layout: LayoutConfig
+    ema: EmaConfig | None
+    denominator: Denominator
+
+    def with_parallel(self, parallel: ParallelConfig) -> "StepConfig":
+        """Return the same step in another layout."""
+        return self._replace(layout=self.layout._replace(parallel=parallel))
 
 
 class CascadesConfig(NamedTuple):

@@ -17,7 +17,14 @@ from reelweave.train.config.model import PRESETS, DiffusersConfig, DiTConfig, Mo
 from reelweave.train.config.objective import DDPMConfig, EDMConfig, FlowConfig
 from reelweave.train.config.optimizer import EmaConfig, Fp8Config, OptimizerConfig, ScheduleConfig
 from reelweave.train.config.parallel import ParallelConfig
-from reelweave.train.config.parts import CascadesConfig, LayoutConfig, LossConfig, ModulesConfig
+from reelweave.train.config.parts import (
+    CascadesConfig,
+    EncodersConfig,
+    LayoutConfig,
+    LossConfig,
+    ModulesConfig,
+    StepConfig,
+)
 from reelweave.train.config.text import HashedTextConfig, TransformersTextConfig
 from reelweave.train.config.tokenizer import DiffusersVAEConfig, PatchTransformConfig
 
@@ -84,6 +91,11 @@ class TrainConfig(Settings):
         )
 
     @property
+    def encoders(self) -> EncodersConfig:
+        """Configuration of the encoders."""
+        return EncodersConfig(self.tokenizer, self.text, self.dtype, self.device)
+
+    @property
     def losses(self) -> LossConfig:
         """Configuration of the loss of a sample."""
         return LossConfig(self.objective, self.first_frames, self.seed, self.dtype)
@@ -92,6 +104,11 @@ class TrainConfig(Settings):
     def layout(self) -> LayoutConfig:
         """Configuration of the layout on ranks."""
         return LayoutConfig(self.parallel, self.optimizer, self.lora, self.fp8, self.dtype, self.losses)
+
+    @property
+    def step(self) -> StepConfig:
+        """Configuration of a step apart from its data."""
+        return StepConfig(self.modules, self.layout, self.ema, self.denominator)
 
     @property
     def cascades(self) -> CascadesConfig:
@@ -132,6 +149,10 @@ class TrainConfig(Settings):
         if self.lora and published == (self.lora.checkpoint is not None):
             which = "is for models of ours" if published else "must name the weights that are adapted"
             raise ValueError(f"lora.checkpoint {which}")
+        if self.recalibrate and self.parallel.pp > 1:
+            raise ValueError(
+                "recalibrate times one microbatch after the other, and with parallel.pp they overlap: leave one out"
+            )
         if self.lora and self.parallel.tp > 1:
             raise ValueError(
                 "parallel.tp cannot divide layers with adapters; leave it at 1, and divide with dp_shard"

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from reelweave.loader.errors import RunError, UsageError
-from reelweave.train.config.run import TrainConfig
+from reelweave.train.config.parts import EncodersConfig
 from reelweave.train.latents.config import LatentsConfig
 from reelweave.train.latents.cut_count import CutCount
 from reelweave.train.models.build import build_tokenizer
@@ -28,7 +28,7 @@ class Encoders:
     Samples are encoded one by one, so that values are independent of other samples.
 
     Args:
-        train: configuration of encoders, device and dtype of activations.
+        config: configuration of the encoders.
         stored: dtype of arrays, and threads.
         context: True if contexts are stored.
 
@@ -36,15 +36,15 @@ class Encoders:
         UsageError: an encoder is missing, or a GPU is requested and missing.
     """
 
-    def __init__(self, train: TrainConfig, stored: LatentsConfig, context: bool) -> None:
-        if train.device == "cuda" and not torch.cuda.is_available():
+    def __init__(self, config: EncodersConfig, stored: LatentsConfig, context: bool) -> None:
+        if config.device == "cuda" and not torch.cuda.is_available():
             raise UsageError("train.device=cuda, but torch finds no GPU here; use device=cpu or device=auto")
-        on_gpu = torch.cuda.is_available() and train.device != "cpu"
+        on_gpu = torch.cuda.is_available() and config.device != "cpu"
         self.device = torch.device("cuda" if on_gpu else "cpu")
-        self._train, self._stored = train, stored
+        self._config, self._stored = config, stored
         self._threads = stored.threads
-        self.tokenizer = build_tokenizer(train.tokenizer).to(self.device).eval()
-        self.text = build_text_encoder(train.text).to(self.device).eval() if context else None
+        self.tokenizer = build_tokenizer(config.tokenizer).to(self.device).eval()
+        self.text = build_text_encoder(config.text).to(self.device).eval() if context else None
 
     @property
     def device_name(self) -> str:
@@ -72,7 +72,7 @@ class Encoders:
             RunError: it exceeds the stored dtype.
         """
         assert self.text is not None
-        enabled = self._train.dtype == "bfloat16"
+        enabled = self._config.dtype == "bfloat16"
         with _threads(self._threads), torch.autocast(self.device.type, torch.bfloat16, enabled=enabled):
             context_BMD, mask_BM = self.text([caption])
         tokens = int(mask_BM.sum())

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from reelweave.loader.storage.checksums import files_sha256
-from reelweave.train.config.run import TrainConfig
+from reelweave.train.config.parts import EncodersConfig
 from reelweave.train.config.text import PublishedTextConfig, TransformersTextConfig
 from reelweave.train.config.tokenizer import DiffusersVAEConfig, PatchTransformConfig
 from reelweave.train.models.published.folder import TOKENIZER_FILES, part_folder, part_sha256
@@ -27,7 +27,7 @@ def tokenizer_identity(config: PatchTransformConfig | DiffusersVAEConfig) -> dic
     return {**identity, "files": _model(folder, "tokenizer.name")}
 
 
-def text_identity(config: TrainConfig) -> dict[str, Any] | None:
+def text_identity(config: EncodersConfig) -> dict[str, Any] | None:
     """Return JSON values as in `tokenizer_identity`; None for a trained encoder, whose contexts cannot be stored.
 
     Raises:

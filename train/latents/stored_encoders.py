@@ -7,7 +7,7 @@ import torch
 from reelweave.loader.dataset.latents import Latents, array_of
 from reelweave.loader.errors import UsageError
 from reelweave.loader.settings import differences
-from reelweave.train.config.run import TrainConfig
+from reelweave.train.config.parts import EncodersConfig
 from reelweave.train.distributed.first_rank import on_first
 from reelweave.train.distributed.world import ALONE, World
 from reelweave.train.latents.identity import text_identity, tokenizer_identity
@@ -15,12 +15,15 @@ from reelweave.train.models.encoders.stored import StoredEncoders
 
 
 def find_stored(
-    config: TrainConfig, latents: Sequence[Latents | None], empty: bytes | None, world: World | None = None
+    config: EncodersConfig,
+    latents: Sequence[Latents | None],
+    empty: bytes | None,
+    world: World | None = None,
 ) -> StoredEncoders:
     """Return the encoders that need not be loaded.
 
     Args:
-        config: configuration of the run.
+        config: configuration of the encoders.
         latents: stored latents of each stream; None: it has none.
         empty: .npy file of the empty caption's context; None if it is not stored.
         world: ranks of the run, of which the first compares the files of encoders; None: this process alone.
@@ -43,7 +46,7 @@ def find_stored(
     return StoredEncoders(channels, torch.from_numpy(array.copy()), texts[0].pooled_width)
 
 
-def _check_encoders(config: TrainConfig, present: Sequence[Latents]) -> None:
+def _check_encoders(config: EncodersConfig, present: Sequence[Latents]) -> None:
     for latents in present:
         if latents.channels is not None:
             _check(latents.tokenizer, tokenizer_identity(config.tokenizer), "train.tokenizer", latents.source)

@@ -57,7 +57,7 @@ class DenoiserTask:
         validation: Validation | None = None,
     ) -> None:
         self._config, self._stream, self._out, self._held_out = config, stream, out, held_out
-        self._layout = layout = lay_out(config, ranks, stored)
+        self._layout = layout = lay_out(config.step, ranks, stored)
         check_shapes(stream, layout.bundle)
         self._cascades = (
             run_by_cascades(layout, config.cascades) if config.parallel.schedule == "cascade" else None
@@ -88,7 +88,7 @@ class DenoiserTask:
             if not done:
                 raise UsageError(f"{unknown}; correct it or leave it out")
             log.say(unknown)
-        for line in compare_with_published(self._config, self._layout.bundle.dit, new=not done):
+        for line in compare_with_published(self._config.modules, self._layout.bundle.dit, new=not done):
             log.say(line)
         self._say_never_due(log)
         self._layout.share()

@@ -48,19 +48,22 @@ class Trainer(TrainingLoop[TrainConfig]):
         config = self._config
         if config.lora is not None:
             self._base = read_base(ranks.world, self._read_base)
-            config = keep_base(config, self._base)
-        self._parts = read_parts(ranks.world, lambda: {**frozen_parts(config), **self._read_other(config)})
+            config = config.model_copy(update={"lora": keep_base(config.lora, self._base)})
+        self._parts = read_parts(ranks.world, lambda: {**frozen_parts(config.modules), **self._read_other()})
         return DenoiserTask(
             config, ranks, self._stream, self._out, self._held_out, self._stored, self._validation
         )
 
-    def _read_other(self, config: TrainConfig) -> dict[str, FrozenPart]:
+    def _read_other(self) -> dict[str, FrozenPart]:
         """Return the other one of two experts, as published, if validation samples with it."""
         asked = self._validation.config if self._validation else None
-        return {} if asked is None or asked.checkpoint_2 else other_expert_part(config, asked.lora_2)
+        if asked is None or asked.checkpoint_2:
+            return {}
+        return other_expert_part(self._config.model, asked.lora_2)
 
     def _read_base(self) -> BaseWeights | None:
         """Return the base weights of adapters, those of the latest checkpoint if they are still there."""
         step = latest(self._storage)
         saved = read_checkpoint_state(self._storage, folder_of(step)).base if step else None
-        return base_weights(keep_base(self._config, saved))
+        lora = keep_base(self._config.lora, saved)
+        return base_weights(self._config.modules._replace(lora=lora))

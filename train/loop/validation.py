@@ -103,7 +103,7 @@ class Validator:
         runner, low_noise = expert_runners(layout.bundle.dit, ranks, self._experts)
         self._sampler = VideoSampler(
             layout.bundle,
-            train,
+            train.losses,
             validation.config,
             VideoLayout(runner, decoder, video=self._video, low_noise=low_noise),
         )
@@ -279,7 +279,7 @@ def _experts(layout: ParallelModel, train: TrainConfig, config: ValidationConfig
     with torch.random.fork_rng(devices=[]):
         other, _ = other_expert_on(layout.bundle, train, layout.ranks, config.lora_2, config.checkpoint_2)
     # Optimizers hold the trained expert's tensors: it stays on the device.
-    return pair(dit, other, train, layout.ranks.world.device, together=True)
+    return pair(dit, other, train.model, layout.ranks.world.device, together=True)
 
 
 def _tokenizer(layout: ParallelModel, train: TrainConfig) -> tuple[Tokenizer, bool]:

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
 from reelweave.loader.errors import UsageError
-from reelweave.train.config.run import TrainConfig
+from reelweave.train.config.parts import StepConfig
 from reelweave.train.distributed.world import World
 from reelweave.train.memory.equal_blocks import cut_runs, equal_runs
 from reelweave.train.memory.live_memory import LiveMemory
@@ -39,7 +39,7 @@ _FEW = 3  # blocks: with fewer, FSDP gathers not all that it gathers at once
 
 
 def dry_run(
-    config: TrainConfig,
+    step: StepConfig,
     shapes: Sequence[StepShape],
     ranks: int = 1,
     encoded: bool = False,
@@ -50,7 +50,7 @@ def dry_run(
     Excluded are workspaces of kernels, and reserves of CUDA and its libraries. Nodes have 8 GPUs.
 
     Args:
-        config: configuration of the run.
+        step: configuration of the step.
         shapes: shapes of microbatches.
         ranks: number of ranks.
         encoded: True if latents are stored, so that the VAE and its weights are excluded.
@@ -60,23 +60,23 @@ def dry_run(
         UsageError: the layout is invalid, or the dry run does not support it. Not supported are
             checkpointing by the compiler, pipeline stages, and models that depend on values.
     """
-    if config.parallel.activation_checkpointing == "memory_budget":
+    parallel = step.layout.parallel
+    if parallel.activation_checkpointing == "memory_budget":
         raise UsageError(
             "parallel.activation_checkpointing=memory_budget is left to the compiler, so its memory is not predicted;"
             " take none, selective or full"
         )
-    if config.parallel.pp > 1:
+    if parallel.pp > 1:
         raise UsageError(
             "parallel.pp=1 alone is predicted: how many microbatches a stage keeps depends on the step"
         )
-    parallel = config.parallel.model_copy(update={"compile": False, "schedule": "static"})
-    config = config.model_copy(update={"parallel": parallel, "device": "cpu"})
-    mesh = Mesh.of(config.parallel, ranks)
-    kind = layout_of(config, mesh)
+    parallel = parallel.model_copy(update={"compile": False, "schedule": "static"})
+    mesh = Mesh.of(parallel, ranks)
+    kind = layout_of(parallel, mesh)
     with _world(ranks) as world:
         grid = Ranks(mesh, world)
         grid.node_size = min(ranks, _NODE)
-        run = _DryRun(config, kind, grid, encoded, overlapped)
+        run = _DryRun(step.with_parallel(parallel), kind, grid, encoded, overlapped)
         try:
             return run.footprints(shapes)
         except DataDependentOutputException as error:
@@ -87,9 +87,9 @@ class _DryRun:
     """Steps of a run without data, on the whole model or on a few of its equal blocks."""
 
     def __init__(
-        self, config: TrainConfig, kind: type[ParallelModel], grid: Ranks, encoded: bool, overlapped: bool
+        self, step: StepConfig, kind: type[ParallelModel], grid: Ranks, encoded: bool, overlapped: bool
     ) -> None:
-        self._config, self._kind, self._grid, self._encoded = config, kind, grid, encoded
+        self._config, self._kind, self._grid, self._encoded = step, kind, grid, encoded
         self._overlapped = overlapped
 
     def footprints(self, shapes: Sequence[StepShape]) -> list[Footprint]:
@@ -132,23 +132,24 @@ class _DryRun:
         self, shapes: Sequence[StepShape], lengths: Sequence[int], encodes: bool = True
     ) -> list[StepPhases]:
         """Return what a model with some of its equal blocks takes."""
-        bundle, config, grid = self._bundle(encodes), self._config, self._grid
+        bundle, step, grid = self._bundle(encodes), self._config, self._grid
+        layout_config, parallel = step.layout, step.layout.parallel
         cut_runs(bundle.dit, lengths)
-        parallelize(bundle.dit, grid, config.layout)
+        parallelize(bundle.dit, grid, layout_config)
         _meet(grid)
-        offloads = placement(config.parallel, grid.mesh) == "offload"
+        offloads = placement(parallel, grid.mesh) == "offload"
         if not offloads:
-            place_text_(bundle.text, config.parallel, grid)
+            place_text_(bundle.text, parallel, grid)
         with FakeTensorMode(allow_non_fake_inputs=True), ExitStack() as counted:
             if offloads:
                 # Weights on the host are not counted.
                 bundle.text.to_empty(device=_FAKE)
-                place_text_(bundle.text, config.parallel, grid)
+                place_text_(bundle.text, parallel, grid)
             memory = counted.enter_context(LiveMemory())
-            layout = self._kind(bundle.to_empty(device=_FAKE), config.layout, grid)
-            average = Ema(config.ema, layout.weights)
+            layout = self._kind(bundle.to_empty(device=_FAKE), layout_config, grid)
+            average = Ema(step.ema, layout.weights)
             layout.share()
-            caption = _longest_caption(config.text.max_text_tokens)
+            caption = _longest_caption(step.modules.text.max_text_tokens)
             phases = [_step(layout, caption, shape, memory, self._overlapped) for shape in shapes]
             del average
             return phases

@@ -16,7 +16,7 @@ from reelweave.loader.batch import Microbatch
 from reelweave.loader.buckets.assignment import Bucket, BucketConfig, bucket_length, buckets_of
 from reelweave.loader.errors import RunError
 from reelweave.loader.plan.position import Position
-from reelweave.train.config.run import TrainConfig
+from reelweave.train.config.parts import StepConfig
 from reelweave.train.distributed.world import World
 from reelweave.train.measure.peak_memory import take_peak_bytes
 from reelweave.train.measure.timings import StepClock
@@ -79,12 +79,12 @@ def shapes(buckets: BucketConfig) -> list[StepShape]:
 
 
 def measure(
-    config: TrainConfig, buckets: BucketConfig, world: World, rounds: int = 3
+    config: StepConfig, buckets: BucketConfig, world: World, rounds: int = 3
 ) -> Iterator[MeasuredShape]:
     """Run steps of every shape, smallest first; yields the same rows on every rank.
 
     Args:
-        config: configuration of the run; its schedules, checkpoints and log are ignored.
+        config: configuration of the step.
         buckets: buckets of the run's stream.
         world: all ranks.
         rounds: number of timed steps.
@@ -92,9 +92,8 @@ def measure(
     Raises:
         RunError: a shape does not fit into memory.
     """
-    parallel = config.parallel.model_copy(update={"schedule": "static"})
-    config = config.model_copy(update={"parallel": parallel})
-    layout = lay_out(config, Ranks.of(parallel, world))
+    parallel = config.layout.parallel.model_copy(update={"schedule": "static"})
+    layout = lay_out(config.with_parallel(parallel), Ranks.of(parallel, world))
     layout.share()
     for shape in shapes(buckets):
         try:
@@ -109,10 +108,10 @@ def measure(
         yield MeasuredShape(shape.batch, shape.length, *size, slowest, _peak_gib(world))
 
 
-def step_s(layout: ParallelModel, config: TrainConfig, shape: StepShape, world: World, step: int) -> float:
+def step_s(layout: ParallelModel, config: StepConfig, shape: StepShape, world: World, step: int) -> float:
     """Return the seconds of one training step; also resets the GPU's peak memory at its begin."""
     data_ranks = layout.ranks.along(*DATA).size
-    batch = noise(config.text.max_text_tokens, shape, data_ranks, step)
+    batch = noise(config.modules.text.max_text_tokens, shape, data_ranks, step)
     take_peak_bytes(world.device)
     _wait(world)
     began = time.perf_counter()
@@ -125,7 +124,7 @@ def step_s(layout: ParallelModel, config: TrainConfig, shape: StepShape, world: 
     *means, _ = read([*losses.means, norm])
     losses.mean(LossSums(*world.sums(losses.sums(means))), world.size, data_ranks)
     losses.normalise_(layout.weights.values())
-    layout.clip(config.optimizer.grad_clip, norm * losses.scale)
+    layout.clip(config.layout.optimizer.grad_clip, norm * losses.scale)
     layout.update()
     _wait(world)
     return time.perf_counter() - began

@@ -6,7 +6,8 @@ import torch
 
 from reelweave.loader.errors import UsageError
 from reelweave.train.config.model import DiffusersConfig
-from reelweave.train.config.run import TrainConfig
+from reelweave.train.config.parallel import ParallelConfig
+from reelweave.train.config.parts import StepConfig
 from reelweave.train.distributed.world import World
 from reelweave.train.models.bundle import Bundle
 from reelweave.train.models.encoders.stored import StoredEncoders
@@ -24,29 +25,29 @@ from reelweave.train.parallel.text_encoder import place_text_
 from reelweave.train.step.losses import no_picture
 
 
-def lay_out(config: TrainConfig, ranks: Ranks, stored: StoredEncoders | None = None) -> ParallelModel:
+def lay_out(step: StepConfig, ranks: Ranks, stored: StoredEncoders | None = None) -> ParallelModel:
     """Build the modules of a run and lay them out; a collective.
 
     Args:
-        config: The run.
+        step: Its modules and their layout.
         ranks: Its processes.
         stored: Encoders that need not be loaded.
 
     Raises:
         UsageError: The degrees do not fit the model or cannot be combined, or latents are stored without what it reads.
     """
-    kind = layout_of(config, ranks.mesh)
-    bundle = place(config, ranks, stored, trains=True)
+    kind = layout_of(step.layout.parallel, ranks.mesh)
+    bundle = place(step, ranks, stored, trains=True)
     if bundle.dit.reads_picture and stored is not None and stored.channels is not None:
         raise no_picture()
     if ranks.mesh.pp > 1 and not (ranks.neighbours.first or ranks.neighbours.last):
         # Inner stages need neither latents nor targets.
         bundle.tokenizer = LatentSizes(bundle.tokenizer)
-    return kind(bundle, config.layout, ranks)
+    return kind(bundle, step.layout, ranks)
 
 
 def place(
-    config: TrainConfig,
+    step: StepConfig,
     ranks: Ranks,
     stored: StoredEncoders | None = None,
     empty: bool = False,
@@ -55,7 +56,7 @@ def place(
     """Build the modules of a run and divide the denoiser over its ranks, without optimizer state; a collective.
 
     Args:
-        config: The run.
+        step: Its modules and their layout.
         ranks: Its processes.
         stored: Encoders that need not be loaded.
         empty: Leave the denoiser's weights unset, for a checkpoint that has all of them; no rank makes the whole model.
@@ -64,16 +65,16 @@ def place(
     Raises:
         UsageError: The degrees do not fit the model or cannot be combined.
     """
-    mesh, world = ranks.mesh, ranks.world
-    kind = layout_of(config, mesh)
-    if config.fp8:
-        check(config.fp8, world.device)
+    mesh, world, layout = ranks.mesh, ranks.world, step.layout
+    kind = layout_of(layout.parallel, mesh)
+    if layout.fp8:
+        check(layout.fp8, world.device)
     # Weights of other ranks are never allocated here, and published ones go from their files to the device.
-    partly = issubclass(kind, FSDP) or mesh.pp > 1 or isinstance(config.model, DiffusersConfig)
-    bundle = Bundle(config.modules, meta=partly or empty, stored=stored)
-    parallelize(bundle.dit, ranks, config.layout)
+    partly = issubclass(kind, FSDP) or mesh.pp > 1 or isinstance(step.modules.model, DiffusersConfig)
+    bundle = Bundle(step.modules, meta=partly or empty, stored=stored)
+    parallelize(bundle.dit, ranks, layout)
     if trains:
-        place_text_(bundle.text, config.parallel, ranks)
+        place_text_(bundle.text, layout.parallel, ranks)
     if empty:
         bundle.dit.to_empty(device=world.device)
     elif partly:
@@ -81,20 +82,16 @@ def place(
     return bundle.to(world.device)
 
 
-def layout_of(config: TrainConfig, mesh: Mesh) -> type[ParallelModel]:
+def layout_of(parallel: ParallelConfig, mesh: Mesh) -> type[ParallelModel]:
     """Return the layout that a configuration requests.
 
     Raises:
-        UsageError: the degrees cannot be combined with each other or with the configuration.
+        UsageError: the degrees cannot be combined with each other.
     """
-    if mesh.pp > 1 and config.recalibrate:
-        raise UsageError(
-            "train.recalibrate times one microbatch after the other, and with parallel.pp they overlap: leave one out"
-        )
     if mesh.degree(("dp_shard", *CONTEXT)) == 1:
         return DDP
-    if config.parallel.shard == "weights":
-        return NestedFSDP if config.parallel.schedule == "cascade" else FSDP
+    if parallel.shard == "weights":
+        return NestedFSDP if parallel.schedule == "cascade" else FSDP
     if mesh.tp > 1:
         raise UsageError(
             "parallel.shard=optimizer keeps matrices whole and cannot go with parallel.tp; use weights"

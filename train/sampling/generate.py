@@ -8,7 +8,7 @@ from functools import cached_property
 import torch
 
 from reelweave.loader.errors import RunError, UsageError
-from reelweave.train.config.run import TrainConfig
+from reelweave.train.config.parts import LossConfig
 from reelweave.train.distributed.world import World
 from reelweave.train.models.bundle import Bundle
 from reelweave.train.models.published.experts import ALL_TIMES
@@ -30,7 +30,7 @@ from reelweave.train.sampling.solvers.schedule import sampling_times
 @torch.no_grad()
 def generate(
     bundle: Bundle,
-    train: TrainConfig,
+    trained: LossConfig,
     config: SampleConfig,
     captions: Sequence[str],
     progress: Callable[[], None] = lambda: None,
@@ -41,7 +41,7 @@ def generate(
 
     Args:
         bundle: model, on the compute device.
-        train: configuration that it was trained with.
+        trained: configuration of the losses that it was trained with.
         config: requested size, solver and guidance.
         captions: B captions.
         progress: called after each step.
@@ -51,7 +51,7 @@ def generate(
             guidance is requested from a model without caption dropout.
         RunError: a prediction is not finite.
     """
-    sampler = VideoSampler(bundle, train, config, VideoLayout.alone(bundle))
+    sampler = VideoSampler(bundle, trained, config, VideoLayout.alone(bundle))
     seeds = [(config.seed + index) % SEEDS for index in range(len(captions))]
     video = sampler.decode(sampler.denoise(sampler.encode(captions), seeds, progress))
     assert video is not None  # a single process is the first rank
@@ -64,7 +64,7 @@ class VideoSampler:
 
     Attributes:
         bundle: model, on the compute device.
-        train: configuration that it was trained with.
+        trained: configuration of the losses that it was trained with.
         config: requested size, solver and guidance.
         layout: division of the work over ranks.
         cache_polynomial: fitted polynomial of a `teacache` (`BlockCache.fit`); None: the identity.
@@ -75,14 +75,14 @@ class VideoSampler:
     """
 
     bundle: Bundle
-    train: TrainConfig
+    trained: LossConfig
     config: SampleConfig
     layout: VideoLayout
     cache_polynomial: Sequence[float] | None = None
 
     def __post_init__(self) -> None:
         config, empty = self.config, not self.config.negative_prompt
-        if len(self._weights) > 1 and empty and self.train.objective.caption_dropout == 0:
+        if len(self._weights) > 1 and empty and self.trained.objective.caption_dropout == 0:
             raise UsageError(
                 f"guidance={config.guidance:g} needs a model that knows videos without captions, but this one"
                 " was trained with objective.caption_dropout=0; sample with guidance=1, or with a negative prompt"
@@ -128,7 +128,7 @@ class VideoSampler:
         Raises:
             UsageError: it was not trained for it.
         """
-        trained, config = self.train.first_frames, self.config
+        trained, config = self.trained.first_frames, self.config
         check_trained(trained, frames > 0, config.image_guidance is not None)
         if frames:
             num_given = self.bundle.tokenizer.latent_size((frames, config.height, config.width))[0]
@@ -194,7 +194,7 @@ class VideoSampler:
         self._check_same(noise_BCTHW, "noise at the start")
         guides = self.config.image_guidance is not None
         channels = pass_channels(
-            self.train.first_frames, bundle.dit, len(passes), noise_BCTHW, first_frames_BCTHW, guides
+            self.trained.first_frames, bundle.dit, len(passes), noise_BCTHW, first_frames_BCTHW, guides
         )
         predict = self._predictor(passes, channels, times)
 
@@ -298,4 +298,4 @@ class VideoSampler:
             check_same(tensor, self.layout.video, what)
 
     def _autocast(self) -> torch.autocast:
-        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.train.dtype == "bfloat16")
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.trained.dtype == "bfloat16")

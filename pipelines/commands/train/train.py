@@ -152,7 +152,7 @@ def _find_stored(config: "TrainRunConfig", source: "SampleSource", world: "World
     latents = [source.latents if config.stream.latents else None for source in sources]
     first = source.datasets[0] if isinstance(source, Blend) else source
     files = first.latent_files() if isinstance(first, Dataset) else {}
-    return find_stored(config.train, latents, next(iter(files.values()), None), world)
+    return find_stored(config.train.encoders, latents, next(iter(files.values()), None), world)
 
 
 def _held_out(

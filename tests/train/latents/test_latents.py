@@ -94,10 +94,14 @@ def test_the_new_version_is_a_dataset_that_proves_itself(clips, whole, mixed):
 
 def test_no_tokenizer_is_loaded_where_all_is_stored(whole, mixed):
     config = run_config("unused", Path("unused")).train
-    of_whole, of_mixed = (find_stored(config, [open_dataset(one).latents], None) for one in (whole, mixed))
+    of_whole, of_mixed = (
+        find_stored(config.encoders, [open_dataset(one).latents], None) for one in (whole, mixed)
+    )
     assert isinstance(Bundle(config, stored=of_whole).tokenizer, StoredLatents)
     assert not isinstance(Bundle(config, stored=of_mixed).tokenizer, StoredLatents)
-    assert find_stored(config, [open_dataset(whole).latents, None], None).channels is None  # clips held out
+    assert (
+        find_stored(config.encoders, [open_dataset(whole).latents, None], None).channels is None
+    )  # clips held out
 
 
 @thorough
@@ -171,7 +175,7 @@ def test_other_buckets_and_other_tokenizers_are_refused(whole, tmp_path):
     tokenizer = config.train.tokenizer.model_copy(update={"height": 4})
     other = config.train.model_copy(update={"tokenizer": tokenizer})
     with pytest.raises(UsageError, match=r"train\.tokenizer\.height was 2 and is 4 now"):
-        find_stored(other, [open_dataset(whole).latents], None)
+        find_stored(other.encoders, [open_dataset(whole).latents], None)
 
 
 def test_what_is_there_is_never_overwritten(clips, whole, tmp_path):
@@ -262,7 +266,7 @@ def test_numbers_that_float16_cannot_hold_stop_the_run(clips, tmp_path):
     from reelweave.train.latents.encoders import Encoders
 
     config = run_config(clips, tmp_path, latents={"dtype": "float16"})
-    encoders = Encoders(config.train, config.latents, context=False)
+    encoders = Encoders(config.train.encoders, config.latents, context=False)
     with torch.no_grad():
         encoders.tokenizer.basis_KP *= 1e5
     with pytest.raises(RunError, match=r"float16 cannot hold; set latents\.dtype=float32"):

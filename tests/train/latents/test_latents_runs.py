@@ -176,7 +176,7 @@ def test_published_encoders_need_not_be_loaded(clips, published, tmp_path):
     )
     from reelweave.train.latents.stored_encoders import find_stored
 
-    bundle = Bundle(config, stored=find_stored(config, [made.latents], empty))
+    bundle = Bundle(config, stored=find_stored(config.encoders, [made.latents], empty))
     assert isinstance(bundle.tokenizer, StoredLatents)
     assert isinstance(bundle.text, StoredText)
     weights = dict(Bundle(config).dit.named_parameters())

@@ -82,8 +82,8 @@ def test_a_sampled_video_is_the_same(request):
     draw = torch.Generator().manual_seed(0)
     for weight in bundle.dit.parameters():  # a new model's gates are shut, and its output is zero
         weight.data.copy_(torch.randn(weight.shape, generator=draw) * 0.1)
-    expected = generate(bundle, config, wanted, ["a wave"])
+    expected = generate(bundle, config.losses, wanted, ["a wave"])
     asked = request.getfixturevalue("on_gpu")
-    found = generate(bundle, config, wanted, ["a wave"])
+    found = generate(bundle, config.losses, wanted, ["a wave"])
     assert asked
     assert (found.int() - expected.int()).abs().max() <= 1

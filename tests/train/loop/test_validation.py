@@ -83,7 +83,7 @@ def test_its_videos_are_those_of_the_checkpoint(runs, name):
     assert trained.weights == "ema"
     for number, prompt in enumerate(PROMPTS):
         config = validation_config(seed=7 + number)
-        alone = generate(trained.bundle, trained.config, config, [prompt])[0].numpy()
+        alone = generate(trained.bundle, trained.config.losses, config, [prompt])[0].numpy()
         found = np.frombuffer(made(videos, number), np.uint8).reshape(alone.shape)
         off = np.abs(found.astype(int) - alone)
         # Another order of sums, where ranks share a pass.

@@ -101,7 +101,7 @@ def _by_command(checkpoint: str, config: TrainConfig, world: World, out: Path) -
     degrees = SampleLayoutConfig(ring=config.parallel.ring, ulysses=config.parallel.ulysses)
     ranks = SamplingRanks(SamplingMesh.of(degrees, world.size), world)
     layout = build_layout(trained.bundle, ranks, degrees)
-    sampler = VideoSampler(trained.bundle, trained.config, validation_config(), layout)
+    sampler = VideoSampler(trained.bundle, trained.config.losses, validation_config(), layout)
     for number in range(ranks.number, len(PROMPTS), ranks.mesh.prompts):
         _write(sampler, number, out)
 

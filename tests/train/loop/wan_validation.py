@@ -38,7 +38,7 @@ def sampled(trained: Trained, pictures: str, rows: list[dict[str, str]]) -> list
     """Videos as `reelweave sample` makes them."""
     config = SampleConfig(**asked(pictures, rows).model_dump(include=SampleConfig.model_fields.keys()))
     own = VideoSampler(
-        trained.bundle, trained.config, config, VideoLayout.alone(trained.bundle, trained.experts)
+        trained.bundle, trained.config.losses, config, VideoLayout.alone(trained.bundle, trained.experts)
     )
     made = []
     for number, row in enumerate(rows):

@@ -67,7 +67,7 @@ PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm")
 
 def step_of(config: TrainConfig, shape: StepShape) -> tuple[int, int]:
     """Bytes that autograd saved in a real step, and the most that the allocator had given out beside the state."""
-    layout = lay_out(config, Ranks.of(config.parallel, World(0, 1, torch.device("cpu"))))
+    layout = lay_out(config.step, Ranks.of(config.parallel, World(0, 1, torch.device("cpu"))))
     batch, own = noise(config.text.max_text_tokens, shape, 1, 0), StepLosses(config.denominator)
     saved = Saved([*layout.bundle.parameters(), *layout.bundle.buffers()])
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
@@ -116,7 +116,7 @@ def _one_thread():
 )
 def test_a_step_takes_what_was_predicted(kind, policy):
     config = config_of(KINDS[kind], activation_checkpointing=policy)
-    for shape, found in zip(SHAPES, dry_run(config, SHAPES), strict=True):
+    for shape, found in zip(SHAPES, dry_run(config.step, SHAPES), strict=True):
         saved, most = step_of(config, shape)
         # Scalars here and there, of which autograd and the allocator know differently.
         assert found.step - found.state == pytest.approx(most, rel=1e-3)
@@ -132,7 +132,7 @@ def test_with_autocast_too(kind, policy):
     model = KINDS[kind].model_copy(update={"layers": 4})
     config = config_of(model, "bfloat16", activation_checkpointing=policy)
     shape = StepShape(Bucket(5, 64, 48), 2, 0)
-    [found] = dry_run(config, [shape])
+    [found] = dry_run(config.step, [shape])
     _, most = step_of(config, shape)
     # Inside, references of the fused operators make tensors in float32, which kernels do not: of all tokens.
     of_all_tokens = 2 * 3 * 16 * 12 * model.hidden * 4
@@ -146,7 +146,7 @@ def test_with_autocast_too(kind, policy):
 def test_published_models_too(lora, fused, tmp_path):
     config = run_config(tmp_path, "wan", lora=lora)
     config = config.model_copy(update={"model": config.model.model_copy(update={"fused": fused})})
-    [found] = dry_run(config, SHAPES[:1])
+    [found] = dry_run(config.step, SHAPES[:1])
     saved, most = step_of(config, SHAPES[0])
     assert found.kept == pytest.approx(saved, rel=1e-3)
     predicted = found.step - found.state
@@ -160,14 +160,14 @@ def test_published_models_too(lora, fused, tmp_path):
 
 def footprint(ranks=1, **parallel) -> Footprint:
     config = config_of(dtype="bfloat16", **parallel).model_copy(update={"ema": EmaConfig()})
-    [found] = dry_run(config, SHAPES[:1], ranks)
+    [found] = dry_run(config.step, SHAPES[:1], ranks)
     return found
 
 
 @thorough
 def test_layouts_divide_what_they_divide():
     whole = footprint()
-    laid_out = lay_out(config_of(), Ranks.of(config_of().parallel, World(0, 1, torch.device("cpu"))))
+    laid_out = lay_out(config_of().step, Ranks.of(config_of().parallel, World(0, 1, torch.device("cpu"))))
     weights = sum(weight.numel() for weight in laid_out.weights.values())
     # Weights, gradients, two moments and the average, float32; beside them the tokenizer's basis and AdamW's counts.
     assert whole.state == pytest.approx(20 * weights, rel=0.01)
@@ -191,7 +191,7 @@ def test_layouts_divide_what_they_divide():
 @thorough
 def test_fp8_needs_no_gpu_here():
     config = config_of(dtype="bfloat16").model_copy(update={"fp8": Fp8Config()})
-    [found] = dry_run(config, SHAPES[:1])
+    [found] = dry_run(config.step, SHAPES[:1])
     # No copy of a converted layer's weights in bfloat16 is kept.
     assert found.kept < footprint().kept
 
@@ -215,9 +215,9 @@ def test_few_of_equal_blocks_tell_what_all_take(kind, parallel, dtype, shapes, m
     # As few as are too many to run all of them.
     model = KINDS[kind].model_copy(update={"layers": 7})
     config = config_of(model, dtype, **parallel)
-    found = dry_run(config, shapes, 8)
+    found = dry_run(config.step, shapes, 8)
     monkeypatch.setattr("reelweave.train.memory.dry_run._FEW", model.layers)
-    assert found == dry_run(config, shapes, 8)
+    assert found == dry_run(config.step, shapes, 8)
 
 
 @thorough
@@ -229,16 +229,16 @@ def test_equal_blocks_are_run_once_for_all():
         runs += isinstance(module, Block)
 
     with torch.nn.modules.module.register_module_forward_hook(count):
-        dry_run(config_of(KINDS["dit"].model_copy(update={"layers": 60})), SHAPES[:1])
+        dry_run(config_of(KINDS["dit"].model_copy(update={"layers": 60})).step, SHAPES[:1])
     assert runs == 3 + 4 + 5
 
 
 def test_what_the_compiler_or_the_step_decides_is_not_predicted():
     config = config_of(activation_checkpointing="memory_budget", compile=True)
     with pytest.raises(UsageError, match="memory_budget is left to the compiler"):
-        dry_run(config, SHAPES)
+        dry_run(config.step, SHAPES)
     with pytest.raises(UsageError, match=r"parallel\.pp=1 alone"):
-        dry_run(config_of(pp=2), SHAPES, ranks=2)
+        dry_run(config_of(pp=2).step, SHAPES, ranks=2)
 
 
 @pytest.fixture
@@ -263,7 +263,7 @@ def test_the_command_says_what_fits_before_there_is_a_gpu(run_file, capsys, monk
 
     def once(config, shapes, ranks):
         """Peaks of a configuration, which do not depend on what fits."""
-        asked = (config.model_dump_json(), *shapes, ranks)
+        asked = (repr(config), *shapes, ranks)
         found[asked] = found.get(asked) or dry_run(config, shapes, ranks)
         return found[asked]
 

@@ -46,7 +46,9 @@ def test_steps_take_time_and_longer_ones_take_longer() -> None:
     torch.set_num_threads(1)
     try:
         with join("cpu") as world:
-            rows = list(measure(CONFIG, BUCKETS.model_copy(update={"memory_tokens": 8_000}), world, rounds=1))
+            rows = list(
+                measure(CONFIG.step, BUCKETS.model_copy(update={"memory_tokens": 8_000}), world, rounds=1)
+            )
     finally:
         torch.set_num_threads(threads)
     assert [row.batch * row.length for row in rows] == sorted(row.batch * row.length for row in rows)
@@ -62,7 +64,7 @@ def test_a_shape_that_does_not_fit_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(
         Exception, match=r"B = 1 of .* does not fit the GPU: lower stream\.buckets\.memory_tokens"
     ):
-        next(measure(CONFIG, BUCKETS, World(0, 1, torch.device("cpu"))))
+        next(measure(CONFIG.step, BUCKETS, World(0, 1, torch.device("cpu"))))
 
 
 def test_the_command_writes_what_fit_reads(tmp_path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -148,7 +148,9 @@ def trains_samples_and_goes_back(run: TrainConfig, out: Path, theirs: type, time
     result = Trainer(run, FiveFrames(), out / "run").run()
     assert result.last_loss < result.first_loss
     trained = load_trained(str(out / "run"), torch.device("cpu"))
-    video = generate(trained.bundle, run, SampleConfig(frames=5, height=16, width=16, steps=2), ["a wave"])
+    video = generate(
+        trained.bundle, run.losses, SampleConfig(frames=5, height=16, width=16, steps=2), ["a wave"]
+    )
     assert video.shape == (1, 3, 5, 16, 16)
     export(trained, out / "exported")
     model = theirs.from_pretrained(out / "exported", use_safetensors=True)

@@ -151,5 +151,5 @@ def test_a_published_pipeline_is_adapted_and_sampled_from(tmp_path):
     assert result.steps == 4
     bundle = Bundle(config)
     assert bundle.tokenizer.latent_size((5, 16, 16)) == (2, 2, 2)
-    made = generate(bundle, config, SampleConfig(frames=5, height=16, width=16, steps=2), ["a wave"])
+    made = generate(bundle, config.losses, SampleConfig(frames=5, height=16, width=16, steps=2), ["a wave"])
     assert made.shape == (1, 3, 5, 16, 16)

@@ -211,7 +211,7 @@ def test_a_picture_needs_pixels_and_frames_behind_it(folders):
     config = configured(folders[form], form)
     ranks = Ranks.of(ParallelConfig(), World(0, 1, CPU))
     with pytest.raises(UsageError, match="train on the version with clips"):
-        lay_out(config, ranks, StoredEncoders(4, torch.zeros(1, 8)))
+        lay_out(config.step, ranks, StoredEncoders(4, torch.zeros(1, 8)))
     dit = Bundle(config).dit
     with pytest.raises(UsageError, match=r"stills have none.*stream\.buckets\.frames"):
         dit.condition(torch.zeros(2, 4, 1, 2, 2), [0, 0])

@@ -60,7 +60,7 @@ def load_all(folder: str) -> None:
         for path in sorted(out.glob("*.json")):
             config = TrainConfig.model_validate_json(path.read_bytes())
             with Loading() as memory:
-                bundle = place(config, Ranks.of(config.parallel, world))
+                bundle = place(config.step, Ranks.of(config.parallel, world))
             own = {name: pieces.local(weight) for name, weight in bundle.dit.named_parameters()}
             found[path.stem] = {
                 "peak": memory.peak,

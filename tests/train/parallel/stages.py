@@ -106,7 +106,7 @@ def same_step(
         for batch in step:
             expected.append(losses(whole, config, batch, world.device))
             share(batch, expected[-1]).backward()
-        layout = lay_out(config, Ranks.of(config.parallel, world))
+        layout = lay_out(config.step, Ranks.of(config.parallel, world))
         assert layout.count == sum(weight.numel() for weight in whole.trained_weights().values())
         assert held(layout.bundle) < 0.75 * held(whole)
         stir_(layout.weights)
@@ -172,7 +172,7 @@ def kept(schedule: str, microbatches: int, times: list[int]) -> None:
     """A stage keeps so many times the activations of one of its microbatches."""
     with join("cpu") as world:
         config = config_of("dit", pp=world.size, pp_schedule=schedule)
-        layout = lay_out(config, Ranks.of(config.parallel, world))
+        layout = lay_out(config.step, Ranks.of(config.parallel, world))
         [batch] = batches([2])
 
         def most(count: int) -> int:
@@ -209,7 +209,7 @@ def half() -> None:
         step, whole, layout = (
             batches([1, 2, 1]),
             Bundle(config),
-            lay_out(config, Ranks.of(config.parallel, world)),
+            lay_out(config.step, Ranks.of(config.parallel, world)),
         )
         casts = Casts(layout.weights.values())
         with casts:

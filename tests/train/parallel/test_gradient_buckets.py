@@ -142,7 +142,7 @@ def count_in_layouts(out: str) -> None:
         step = list(itertools.islice(stream, len(SIZES[0])))
         for name, parallel in LAYOUTS.items():
             config = config_of(Case(dtype="float32", model=MODEL), parallel)
-            layout = lay_out(config, Grid.of(config.parallel, world))
+            layout = lay_out(config.step, Grid.of(config.parallel, world))
             layout.share()
             layout.zero_gradients()
             with count_sent_bytes() as sent:

@@ -75,4 +75,4 @@ def test_a_layout_without_two_sizes_or_without_a_compiler_is_refused():
 def test_what_a_model_or_the_trainer_cannot_do_is_refused(degrees, told):
     config = tiny_config().model_copy(update={"parallel": ParallelConfig(**degrees)})
     with pytest.raises(UsageError, match=told):
-        lay_out(config, Ranks.of(config.parallel, World(0, 6, torch.device("cpu"))))
+        lay_out(config.step, Ranks.of(config.parallel, World(0, 6, torch.device("cpu"))))

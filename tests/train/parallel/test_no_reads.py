@@ -64,7 +64,7 @@ def test_a_step_of_no_layout_reads_values(world, name):
     if mesh.degree(CONTEXT) > 1:
         _ = ranks.context
     with FakeTensorMode(allow_non_fake_inputs=True):
-        layout = layout_of(config, mesh)(bundle.to_empty(device=CPU), config, ranks)
+        layout = layout_of(config.parallel, mesh)(bundle.to_empty(device=CPU), config, ranks)
         layout.share()
         layout.zero_gradients()
         for last in (False, True):

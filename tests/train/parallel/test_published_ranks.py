@@ -143,7 +143,7 @@ def test_heads_that_ranks_of_ulysses_do_not_divide_are_refused(tmp_path, variant
     config = run_config(tmp_path, variant, parallel=parallel)
     ranks = config.parallel.ring * config.parallel.ulysses
     with pytest.raises(UsageError, match=told):
-        lay_out(config, Ranks.of(config.parallel, World(0, ranks, torch.device("cpu"))))
+        lay_out(config.step, Ranks.of(config.parallel, World(0, ranks, torch.device("cpu"))))
 
 
 def test_a_part_of_a_pack_is_refused_by_a_model_that_takes_none(tmp_path):

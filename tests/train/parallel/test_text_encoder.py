@@ -119,7 +119,7 @@ def wide(tmp_path_factory):
 @pytest.mark.parametrize("placed", beyond(1, ["offload", "whole"]))
 def test_its_memory_is_predicted(wide, placed):
     config = text_config(Case(dtype="float32"), placed, wide)
-    [found] = dry_run(config, SHAPES)
+    [found] = dry_run(config.step, SHAPES)
     _, most = step_of(config, SHAPES[0])
     assert found.step - found.state == pytest.approx(most, rel=0.02)
 
@@ -129,7 +129,7 @@ def test_what_a_rank_holds_of_it_is_predicted(wide):
     weights = sum(one.nbytes for one in TransformersTextEncoder(TransformersTextConfig(**wide)).parameters())
     states, passes = {}, {}
     for placed in ("whole", "shard", "offload"):
-        [found] = dry_run(text_config(Case(dtype="float32"), placed, wide), SHAPES, ranks=16)
+        [found] = dry_run(text_config(Case(dtype="float32"), placed, wide).step, SHAPES, ranks=16)
         states[placed], passes[placed] = found.state, found.passes - found.state
     # Over the eight ranks of a node.
     assert states["whole"] - states["shard"] == pytest.approx(weights * 7 / 8, rel=0.01)

@@ -88,7 +88,9 @@ def run_texts(out: str, text: dict[str, Any], names: list[str], placements: list
                     except RunError:
                         assert stream.last == 2
                     stream = captions_of(data, mesh.degree(DATA))
-                held = lay_out(text_config(case, placed, text), Ranks.of(config.parallel, world)).bundle.text
+                held = lay_out(
+                    text_config(case, placed, text).step, Ranks.of(config.parallel, world)
+                ).bundle.text
             local = [getattr(one, "to_local", lambda one=one: one)() for one in held.parameters()]
             Path(folder, f"held-{rank}.json").write_text(json.dumps(sum(one.nbytes for one in local)))
             world.barrier()  # no rank ends while others make groups

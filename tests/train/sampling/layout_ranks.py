@@ -76,7 +76,7 @@ def compared(case: str, world) -> dict[str, object]:
     parallel, name = CASES[case]
     config = config_of(name, parallel)
     ranks = Ranks.of(config.parallel, world)
-    laid_out = lay_out(config, ranks)
+    laid_out = lay_out(config.step, ranks)
     dit, alone = laid_out.bundle.dit.eval(), Bundle(config_of(name, {})).dit.eval()
     runner = training_runner(dit, ranks)
     number = next(n for n, group in enumerate(ranks.mesh.partition(MODEL)) if world.rank in group)

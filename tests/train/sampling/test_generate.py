@@ -72,7 +72,7 @@ def knowing(settings, time_of=None):
 def test_each_objective_arrives_at_the_clip_of_the_caption(settings, time_of, solver):
     bundle, config, clips = knowing(settings, time_of)
     asked = SampleConfig(**SIZE, steps=6, guidance=1.0, solver=solver)
-    video = generate(bundle, config, asked, ["up", "down"])
+    video = generate(bundle, config.losses, asked, ["up", "down"])
     assert video.dtype == torch.uint8
     assert bundle.dit.spreads[0] == pytest.approx(1, abs=0.1)  # noise alone, as the model gets it
     for found, caption in zip(video, ("up", "down"), strict=True):
@@ -85,7 +85,7 @@ def test_guidance_goes_from_no_caption_to_the_caption_and_beyond():
 
     def latents(guidance):
         asked = SampleConfig(**SIZE, steps=3, guidance=guidance)
-        return bundle.tokenizer.encode(generate(bundle, config, asked, ["up"]).float() / 127.5 - 1)
+        return bundle.tokenizer.encode(generate(bundle, config.losses, asked, ["up"]).float() / 127.5 - 1)
 
     without, caption = (bundle.tokenizer.encode(clips[name][None]) for name in ("", "up"))
     for guidance in (0.0, 1.0, 0.5):
@@ -104,7 +104,7 @@ def test_the_seed_decides_and_nothing_else():
         torch.nn.init.normal_(parameter, std=0.1)
 
     def video(seed, config=config):
-        return generate(bundle, config, SampleConfig(**SIZE, steps=3, seed=seed), ["a wave"])
+        return generate(bundle, config.losses, SampleConfig(**SIZE, steps=3, seed=seed), ["a wave"])
 
     first = video(1)
     torch.manual_seed(99)
@@ -118,14 +118,14 @@ def test_the_seed_decides_and_nothing_else():
 def test_guiding_a_model_that_knows_no_empty_caption_is_refused():
     bundle, config, _ = knowing({"name": "flow", "caption_dropout": 0.0})
     with pytest.raises(UsageError, match="caption_dropout=0"):
-        generate(bundle, config, SampleConfig(**SIZE), ["up"])
-    generate(bundle, config, SampleConfig(**SIZE, guidance=1.0, steps=1), ["up"])
+        generate(bundle, config.losses, SampleConfig(**SIZE), ["up"])
+    generate(bundle, config.losses, SampleConfig(**SIZE, guidance=1.0, steps=1), ["up"])
 
 
 def test_guidance_leads_away_from_a_negative_prompt():
     bundle, config, clips = knowing({"name": "flow", "caption_dropout": 0.0})
     asked = SampleConfig(**SIZE, steps=2, guidance=0.5, negative_prompt="down")
-    video = generate(bundle, config, asked, ["up"])
+    video = generate(bundle, config.losses, asked, ["up"])
     up, down = (bundle.tokenizer.encode(clips[name][None]) for name in ("up", "down"))
     middle = bundle.tokenizer.decode((up + down) / 2)
     torch.testing.assert_close(video.float() / 127.5 - 1, middle, rtol=0, atol=0.02)
@@ -136,7 +136,7 @@ def test_a_model_that_predicts_nonsense_is_told():
     bundle = Bundle(config)
     torch.nn.init.constant_(bundle.dit.head.bias, torch.nan)
     with pytest.raises(RunError, match="not finite"):
-        generate(bundle, config, SampleConfig(**SIZE, steps=1), ["up"])
+        generate(bundle, config.losses, SampleConfig(**SIZE, steps=1), ["up"])
 
 
 @pytest.mark.parametrize("size", [(4, 16, 16), (5, 15, 16), (5, 18, 16)])
@@ -145,4 +145,6 @@ def test_a_size_that_does_not_fit_the_model_is_refused(size):
     config = config.model_copy(update={"model": config.model.model_copy(update={"patch": (1, 4, 4)})})
     frames, height, width = size
     with pytest.raises(UsageError, match=r"do not (fit|divide)"):
-        generate(Bundle(config), config, SampleConfig(frames=frames, height=height, width=width), ["up"])
+        generate(
+            Bundle(config), config.losses, SampleConfig(frames=frames, height=height, width=width), ["up"]
+        )

@@ -65,7 +65,7 @@ def test_another_prediction_is_refused_with_every_value_to_set(cogvideox: Path) 
     with pytest.raises(UsageError, match="prediction is epsilon, there v"):
         load_published(config, torch.device("cpu"))
     # What an earlier version has trained goes on.
-    assert compare_with_published(config, Bundle(config).dit, new=False) == [line]
+    assert compare_with_published(config.modules, Bundle(config).dit, new=False) == [line]
 
 
 def test_other_betas_are_said_and_the_published_objective_is_silent(cogvideox: Path, capsys, caplog) -> None:
@@ -80,7 +80,7 @@ def test_other_betas_are_said_and_the_published_objective_is_silent(cogvideox: P
     load_published(config, torch.device("cpu"))
     assert caplog.text.count("objective differs") == 1
     published = configured(cogvideox, "cogvideox", COGVIDEOX)
-    assert compare_with_published(published, Bundle(published).dit, new=True) == []
+    assert compare_with_published(published.modules, Bundle(published).dit, new=True) == []
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_shifts_and_levels_are_compared_and_never_refused(
 ) -> None:
     schedule(tmp_path, scheduler, **settings)
     config = configured(tmp_path, variant, objective)
-    lines = compare_with_published(config, Bundle(config).dit, new=True)
+    lines = compare_with_published(config.modules, Bundle(config).dit, new=True)
     assert len(lines) == bool(key)
     assert all(key in line for line in lines)
 
@@ -122,7 +122,7 @@ def test_text_that_is_encoded_otherwise_is_said(
     model: DiffusersConfig = publish(tmp_path, variant)
     settings = publish_text(tmp_path) | {"kind": "transformers"} | text
     config = TrainConfig.model_validate({"model": model, "text": settings})
-    *lines, objective = compare_with_published(config, build_denoiser(model, 4, 8), new=True)
+    *lines, objective = compare_with_published(config.modules, build_denoiser(model, 4, 8), new=True)
     assert len(lines) == len(keys)
     assert all(key in line for key, line in zip(keys, lines, strict=True))
     assert objective.endswith(f"{tmp_path} has no scheduler/scheduler_config.json")
@@ -137,5 +137,5 @@ def test_keys_that_a_family_does_not_read_are_said(tmp_path: Path) -> None:
     ):
         model = config.model.model_copy(update=update)
         changed = config.model_copy(update={"model": model})
-        *compared, _ = compare_with_published(changed, build_denoiser(model, 24, 8), new=True)
+        *compared, _ = compare_with_published(changed.modules, build_denoiser(model, 24, 8), new=True)
         assert [line.partition(" ")[0] for line in compared] == lines

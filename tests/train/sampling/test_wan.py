@@ -46,7 +46,7 @@ def picture():
 
 def sampler(trained, **asked):
     layout = VideoLayout.alone(trained.bundle, trained.experts)
-    return VideoSampler(trained.bundle, trained.config, SampleConfig(**SIZE, **asked), layout)
+    return VideoSampler(trained.bundle, trained.config.losses, SampleConfig(**SIZE, **asked), layout)
 
 
 def trained_of(folder, form, **update):
@@ -172,4 +172,4 @@ def test_options_of_other_models_are_refused(folders):
     with pytest.raises(UsageError, match="two experts: leave it out"):
         sampler(pair, cache=BlockCacheConfig())
     with pytest.raises(UsageError, match=r"one of two experts, for times 0\.75 to 1"):
-        VideoSampler(pair.bundle, pair.config, own.config, VideoLayout.alone(pair.bundle))
+        VideoSampler(pair.bundle, pair.config.losses, own.config, VideoLayout.alone(pair.bundle))

@@ -39,7 +39,7 @@ def compute(out: str) -> None:
             bundle.text.double()
 
             def latents(layout, trained=trained, form=form):
-                sampler = VideoSampler(trained.bundle, trained.config, asked, layout)
+                sampler = VideoSampler(trained.bundle, trained.config.losses, asked, layout)
                 given = sampler.encode_frames(picture) if form in IMAGE else None
                 return sampler.denoise(sampler.encode(["a cat"]), [0], lambda: None, given)
 

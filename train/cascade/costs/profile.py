@@ -13,7 +13,7 @@ from reelweave.loader.errors import RunError, UsageError
 from reelweave.train.cascade.costs.profile_csv import MeasuredCascade
 from reelweave.train.cascade.problem import Module
 from reelweave.train.config.parallel import ParallelConfig
-from reelweave.train.config.run import TrainConfig
+from reelweave.train.config.parts import StepConfig
 from reelweave.train.distributed.world import World
 from reelweave.train.measure.timings import StepPart
 from reelweave.train.memory.shapes import StepShape, noise, shapes
@@ -76,7 +76,7 @@ class CascadeTimer:
 
 
 def profile(
-    config: TrainConfig, buckets: BucketConfig, world: World, rounds: int = 3
+    config: StepConfig, buckets: BucketConfig, world: World, rounds: int = 3
 ) -> Iterator[MeasuredCascade]:
     """Run every shape, smallest first; yields the same rows on every rank.
 
@@ -84,7 +84,7 @@ def profile(
     row for that degree, and thus no cascade.
 
     Args:
-        config: configuration of the run; of its layout only activation checkpointing and compilation apply.
+        config: configuration of the step; of its layout only activation checkpointing and compilation apply.
         buckets: buckets of the run's stream.
         world: all ranks; groups of k adjacent ranks run the same microbatch concurrently.
         rounds: number of timed rounds.
@@ -92,17 +92,17 @@ def profile(
     Raises:
         RunError: no shape fits.
     """
-    parallel = config.parallel
+    parallel = config.layout.parallel
     alone = ParallelConfig(
         activation_checkpointing=parallel.activation_checkpointing,
         activation_memory_budget=parallel.activation_memory_budget,
         compile=parallel.compile,
     )
-    config = config.model_copy(update={"parallel": alone})
+    config = config.with_parallel(alone)
     bundle = Bundle(config.modules)
     parallelize(bundle.dit, Ranks(Mesh(dp_replicate=world.size), world), config.layout)
     bundle.to(world.device)
-    narrowed = narrowed_names(bundle, config.dtype)
+    narrowed = narrowed_names(bundle, config.layout.dtype)
     for name, weight in bundle.trained_weights().items():
         hold_(weight, name in narrowed)
     runners = {degree: _errors_of(bundle.dit, degree, world) for degree in degrees_of(bundle.dit, world.size)}
@@ -140,7 +140,7 @@ def _errors_of(dit: Denoiser, degree: int, world: World) -> SquaredErrors:
 
 
 def _measure_modules(
-    bundle: Bundle, config: TrainConfig, shape: StepShape, errors: SquaredErrors, world: World, rounds: int
+    bundle: Bundle, config: StepConfig, shape: StepShape, errors: SquaredErrors, world: World, rounds: int
 ) -> dict[Module, tuple[float, int | None]] | None:
     """Return seconds and peak of each module, maximum over ranks; None if a rank runs out of memory."""
     meters = []
@@ -148,9 +148,9 @@ def _measure_modules(
         meter, full = CascadeTimer(world.device, errors), 0
         world.barrier()
         try:
-            batch = noise(config.text.max_text_tokens, shape, 1, round_index)
+            batch = noise(config.modules.text.max_text_tokens, shape, 1, round_index)
             batch_losses = losses(
-                bundle, config.losses, batch, world.device, errors=meter.errors, part=meter.part
+                bundle, config.layout.losses, batch, world.device, errors=meter.errors, part=meter.part
             )
             meter.backward(batch_losses.each.mean())
         except torch.OutOfMemoryError:

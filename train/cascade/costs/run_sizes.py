@@ -14,8 +14,7 @@ from reelweave.loader.errors import UsageError
 from reelweave.train.cascade.costs.profile_csv import Profile
 from reelweave.train.cascade.problem import Module
 from reelweave.train.config.parallel import ParallelConfig
-from reelweave.train.config.parts import Dtype
-from reelweave.train.config.run import TrainConfig
+from reelweave.train.config.parts import Dtype, StepConfig
 from reelweave.train.config.tokenizer import DiffusersVAEConfig
 from reelweave.train.memory.dry_run import dry_run
 from reelweave.train.memory.live_memory import LiveMemory
@@ -54,11 +53,11 @@ class RunSizes:
     at_once: bool
 
 
-def sizes_of(config: TrainConfig, shape: StepShape, gpus: int) -> RunSizes:
+def sizes_of(config: StepConfig, shape: StepShape, gpus: int) -> RunSizes:
     """Compute the sizes without a GPU.
 
     Args:
-        config: configuration of the run; weights are sharded over blocks as its cascades do, or the optimizer's state
+        config: configuration of the step; weights are sharded over blocks as its cascades do, or the optimizer's state
             over all ranks.
         shape: any shape of the run.
         gpus: number of ranks of the run.
@@ -69,27 +68,27 @@ def sizes_of(config: TrainConfig, shape: StepShape, gpus: int) -> RunSizes:
     config, ranks = _resident(config, gpus)
     bundle = Bundle(config.modules, meta=True, unread=True)
     [footprint] = dry_run(config, [shape], ranks, encoded=True)
-    encoder = config.tokenizer
+    encoder = config.modules.tokenizer
     return RunSizes(
         states_bytes=footprint.state + _bytes(bundle.tokenizer),
         handed_token_bytes=_LATENTS * 4.0 * bundle.tokenizer.channels * math.prod(bundle.dit.patch),
-        handed_sample_bytes=4.0 * (config.text.max_text_tokens + 1) * bundle.text.width,
-        exchanged_bytes=_exchanged_bytes(config.parallel, config.dtype, bundle),
+        handed_sample_bytes=4.0 * (config.modules.text.max_text_tokens + 1) * bundle.text.width,
+        exchanged_bytes=_exchanged_bytes(config.layout.parallel, config.layout.dtype, bundle),
         grid=bundle.tokenizer.tile_grid,
         at_once=not (isinstance(encoder, DiffusersVAEConfig) and (encoder.slicing or encoder.tiling)),
     )
 
 
-def with_predicted_peaks(profile: Profile, config: TrainConfig, gpus: int) -> Profile:
+def with_predicted_peaks(profile: Profile, config: StepConfig, gpus: int) -> Profile:
     """Return a profile with peaks of some shapes on one rank predicted by `reelweave.train.memory.dry_run`.
 
     Args:
         profile: profile of the run.
-        config: configuration of the run.
+        config: configuration of the step.
         gpus: number of ranks of the run; where weights are sharded, peaks hold the layers that are gathered.
     """
     # A single rank would keep float32 weights with lower-precision copies.
-    config, ranks = _resident(config, gpus if _block(config.parallel, gpus) > 1 else 2)
+    config, ranks = _resident(config, gpus if _block(config.layout.parallel, gpus) > 1 else 2)
     rows_n5 = np.column_stack([profile.batch * profile.length, profile.batch, profile.size_n3])
     distinct, place_n = np.unique(rows_n5, axis=0, return_inverse=True)
     chosen = np.unique(np.linspace(0, len(distinct) - 1, _REHEARSED).round().astype(np.int64))
@@ -111,20 +110,20 @@ def with_predicted_peaks(profile: Profile, config: TrainConfig, gpus: int) -> Pr
     return replace(profile, peak_gib=peak_gib)
 
 
-def with_gathered_layers(profile: Profile, config: TrainConfig, gpus: int) -> Profile:
+def with_gathered_layers(profile: Profile, config: StepConfig, gpus: int) -> Profile:
     """Return a profile whose measured peaks of DiTs hold gathered layers where weights are sharded.
 
     Args:
         profile: profile of the run, measured on whole weights.
-        config: configuration of the run.
+        config: configuration of the step.
         gpus: number of ranks of the run.
     """
-    if _block(config.parallel, gpus) == 1:
+    if _block(config.layout.parallel, gpus) == 1:
         return profile
     shape = StepShape(Bucket(*profile.size_n3[0].tolist()), int(profile.batch[0]), int(profile.length[0]))
     sharded, ranks = _resident(config, gpus)
     # A profile is measured on whole weights, with the copies that autocast keeps.
-    unsharded = config.model_copy(update={"parallel": sharded.parallel.model_copy(update={"dp_shard": 1})})
+    unsharded = config.with_parallel(sharded.layout.parallel.model_copy(update={"dp_shard": 1}))
     sharded_footprint, alone = (
         dry_run(run_config, [shape], size, encoded=True)[0]
         for run_config, size in ((sharded, ranks), (unsharded, 1))
@@ -142,23 +141,24 @@ def _block(parallel: ParallelConfig, gpus: int) -> int:
     return Mesh.of(parallel, gpus).dp_shard
 
 
-def _resident(config: TrainConfig, gpus: int) -> tuple[TrainConfig, int]:
+def _resident(config: StepConfig, gpus: int) -> tuple[StepConfig, int]:
     """Return a static layout that holds on a GPU what cascades hold there, and its number of ranks.
 
     Either one block of ranks shards the weights, as NestedFSDP does, or layers are whole and the optimizer's state is
     sharded. Every rank may encode, so that encoders are whole or on the host.
     """
-    block = _block(config.parallel, gpus)
+    given = config.layout.parallel
+    block = _block(given, gpus)
     parallel = ParallelConfig(
         dp_replicate=1,
         dp_shard="rest",
         shard="optimizer" if block == 1 else "weights",
-        text_encoder="offload" if config.parallel.text_encoder == "offload" else "whole",
-        activation_checkpointing=config.parallel.activation_checkpointing,
-        activation_memory_budget=config.parallel.activation_memory_budget,
-        compile=config.parallel.compile,
+        text_encoder="offload" if given.text_encoder == "offload" else "whole",
+        activation_checkpointing=given.activation_checkpointing,
+        activation_memory_budget=given.activation_memory_budget,
+        compile=given.compile,
     )
-    return config.model_copy(update={"parallel": parallel}), gpus if block == 1 else block
+    return config.with_parallel(parallel), gpus if block == 1 else block
 
 
 def _bytes(module: nn.Module) -> int:

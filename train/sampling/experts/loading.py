@@ -9,7 +9,7 @@ from reelweave.loader.errors import UsageError
 from reelweave.loader.storage import StorageConfig
 from reelweave.train.checkpoint.weights import Group
 from reelweave.train.config.model import DiffusersConfig
-from reelweave.train.config.run import TrainConfig
+from reelweave.train.config.parts import ModulesConfig
 from reelweave.train.distributed.world import World
 from reelweave.train.models.bundle import Bundle
 from reelweave.train.models.encoders.stored import StoredEncoders
@@ -53,40 +53,38 @@ def with_experts(
     name = trained.checkpoint
     if checkpoint is not None:
         saved, config = trained_weights(checkpoint, weights, storage, world, encoders=False)
-        check_other(trained.config, config, saved.uri)
-        bundle = _without_encoders(config, trained.bundle)
+        check_other(trained.config.modules, config.modules, saved.uri)
+        bundle = _without_encoders(config.modules, trained.bundle)
         saved.load_(bundle.trained_weights())
         name = f"{name} + {saved.uri}"
     elif lora is not None:
         adapters = read_adapters(lora, other_expert(model).subfolder)
         config = config.model_copy(update={"lora": adapters.config})
-        compare_base(lora, adapters, config, world)
-        bundle = _without_encoders(config, trained.bundle)
+        compare_base(lora, adapters, config.modules, world)
+        bundle = _without_encoders(config.modules, trained.bundle)
         load_adapters(bundle.dit, adapters.weights)
         name = f"{name} + {lora}"
     else:
-        bundle = _without_encoders(config, trained.bundle)
+        bundle = _without_encoders(config.modules, trained.bundle)
     other = bundle.dit.eval().requires_grad_(False)
     high, low = (dit, other) if model.subfolder == HIGH_NOISE else (other, dit)
     return replace(trained, checkpoint=name, experts=Experts.on(high, low, high.times[0], device))
 
 
-def _without_encoders(config: TrainConfig, like: Bundle) -> Bundle:
-    """Return the modules of a configuration on the CPU, with no encoders but their shapes."""
+def _without_encoders(modules: ModulesConfig, like: Bundle) -> Bundle:
+    """Return modules on the CPU, with no encoders but their shapes."""
     empty_MD = torch.zeros(1, like.text.width)
-    return Bundle(
-        config.modules, stored=StoredEncoders(like.tokenizer.channels, empty_MD, like.text.pooled_width)
-    )
+    return Bundle(modules, stored=StoredEncoders(like.tokenizer.channels, empty_MD, like.text.pooled_width))
 
 
-def check_other(config: TrainConfig, other: TrainConfig, uri: str) -> None:
+def check_other(modules: ModulesConfig, other: ModulesConfig, uri: str) -> None:
     """Check that a checkpoint's run is of the other expert, and as the first one's otherwise.
 
     Raises:
         UsageError: it is not.
     """
-    assert isinstance(config.model, DiffusersConfig)
-    expected = other_expert(config.model)
+    assert isinstance(modules.model, DiffusersConfig)
+    expected = other_expert(modules.model)
     theirs = other.model
     if not isinstance(theirs, DiffusersConfig) or (theirs.name, theirs.subfolder) != (
         expected.name,
@@ -94,7 +92,7 @@ def check_other(config: TrainConfig, other: TrainConfig, uri: str) -> None:
     ):
         actual = f"{theirs.name}, {theirs.subfolder}" if isinstance(theirs, DiffusersConfig) else theirs.kind
         raise UsageError(f"{uri} is of {actual}: take a run of {expected.name}, {expected.subfolder}")
-    if theirs.boundary != config.model.boundary or other.first_frames != config.first_frames:
+    if theirs.boundary != modules.model.boundary or other.first_frames != modules.first_frames:
         raise UsageError(
             f"{uri} was trained with another model.boundary or other train.first_frames than the first expert: take"
             " runs that agree"

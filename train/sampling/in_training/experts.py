@@ -6,7 +6,7 @@ import torch
 
 from reelweave.loader.storage import StorageConfig
 from reelweave.train.checkpoint.weights import Group
-from reelweave.train.config.model import DiffusersConfig
+from reelweave.train.config.model import DiffusersConfig, ModelConfig
 from reelweave.train.config.run import TrainConfig
 from reelweave.train.models.bundle import Bundle
 from reelweave.train.models.denoiser import Denoiser
@@ -55,7 +55,7 @@ def other_expert_on(
     saved, adapters, name = None, None, ""
     if checkpoint is not None:
         saved, saved_config = trained_weights(checkpoint, weights, storage, ranks.world, encoders=False)
-        check_other(config, saved_config, saved.uri)
+        check_other(config.modules, saved_config.modules, saved.uri)
         expert_config = saved_config.model_copy(
             update={"parallel": config.parallel, "dtype": config.dtype, "fp8": config.fp8}
         )
@@ -63,13 +63,15 @@ def other_expert_on(
     elif lora is not None:
         adapters = read_adapters(lora, other_expert(config.model).subfolder)
         expert_config = expert_config.model_copy(update={"lora": adapters.config})
-        compare_base(lora, adapters, expert_config, ranks.world)
+        compare_base(lora, adapters, expert_config.modules, ranks.world)
         name = f" + {lora}"
-    expert_config = to_sample(expert_config)
+    expert_config = expert_config.model_copy(update={"parallel": to_sample(expert_config.parallel)})
     empty_MD = torch.zeros(1, bundle.text.width)
     stored = StoredEncoders(bundle.tokenizer.channels, empty_MD, bundle.text.pooled_width)
-    sharded = issubclass(layout_of(expert_config, ranks.mesh), FSDP)
-    other = place(expert_config, ranks, stored) if sharded else Bundle(expert_config.modules, stored=stored)
+    sharded = issubclass(layout_of(expert_config.parallel, ranks.mesh), FSDP)
+    other = (
+        place(expert_config.step, ranks, stored) if sharded else Bundle(expert_config.modules, stored=stored)
+    )
     if saved is not None:
         load_part_(saved, other, ranks)
     if adapters is not None:
@@ -79,19 +81,23 @@ def other_expert_on(
 
 
 def pair(
-    trained: Denoiser, other: Denoiser, config: TrainConfig, device: torch.device, together: bool | None
+    trained: Denoiser,
+    other: Denoiser,
+    model: ModelConfig | DiffusersConfig,
+    device: torch.device,
+    together: bool | None,
 ) -> Experts:
     """Return both experts in their order.
 
     Args:
-        trained: the expert of a configuration.
+        trained: the expert that `model` names.
         other: the other one.
-        config: the configuration of `trained`.
+        model: configuration of `trained`.
         device: compute device.
         together: True if the device may hold both; None: as its memory allows.
     """
-    assert isinstance(config.model, DiffusersConfig)
-    high, low = (trained, other) if config.model.subfolder == HIGH_NOISE else (other, trained)
+    assert isinstance(model, DiffusersConfig)
+    high, low = (trained, other) if model.subfolder == HIGH_NOISE else (other, trained)
     if together is None:
         return Experts.on(high, low, high.times[0], device)
     return Experts(high, low, high.times[0], device, together)

@@ -47,10 +47,10 @@ def load_trained_on(
         RunError: the checkpoint is damaged.
     """
     saved, config = trained_weights(named, weights, storage, world)
-    config = to_sample(config if parallel is None else config.model_copy(update={"parallel": parallel}))
+    config = config.model_copy(update={"parallel": to_sample(parallel or config.parallel)})
     ranks = Ranks.of(config.parallel, world)
     complete = config.lora is None and not isinstance(config.model, DiffusersConfig)
-    bundle = place(config, ranks, empty=complete).eval()
+    bundle = place(config.step, ranks, empty=complete).eval()
     load_part_(saved, bundle, ranks)
     refresh(bundle.dit, config.fp8)
     fps = sampled_fps(saved.state)
@@ -72,9 +72,9 @@ def load_published_on(
         UsageError: as in `load_published`, or the degrees fit neither the ranks nor the model.
     """
     name, config, weights = find_published(config, lora, world)
-    config = to_sample(config if parallel is None else config.model_copy(update={"parallel": parallel}))
+    config = config.model_copy(update={"parallel": to_sample(parallel or config.parallel)})
     ranks = Ranks.of(config.parallel, world)
-    bundle = place(config, ranks).eval()
+    bundle = place(config.step, ranks).eval()
     if weights is not None:
         set_adapters_(bundle.dit, weights)
     refresh(bundle.dit, config.fp8)
@@ -98,8 +98,8 @@ def with_experts_on(
         return with_experts(trained, ranks.world.device, lora, checkpoint)
     other, name = other_expert_on(trained.bundle, trained.config, ranks, lora, checkpoint, weights, storage)
     # Parts of weights are not moved; whole ones wait on the host if the device has no room for both.
-    together = True if issubclass(layout_of(trained.config, ranks.mesh), FSDP) else None
-    experts = pair(dit, other, trained.config, ranks.world.device, together)
+    together = True if issubclass(layout_of(trained.config.parallel, ranks.mesh), FSDP) else None
+    experts = pair(dit, other, trained.config.model, ranks.world.device, together)
     return replace(trained, checkpoint=trained.checkpoint + name, experts=experts)
 
 
@@ -115,6 +115,6 @@ def video_layout(trained: Trained, decode_bytes: int | None = None) -> tuple[Vid
     video = ranks.along(*MODEL)
     decoder = FittingDecoder(TiledDecoder(trained.bundle.tokenizer, video), decode_bytes)
     runner, low_noise = expert_runners(trained.bundle.dit, ranks, trained.experts)
-    sharded = issubclass(layout_of(trained.config, ranks.mesh), FSDP)
+    sharded = issubclass(layout_of(trained.config.parallel, ranks.mesh), FSDP)
     layout = VideoLayout(runner, decoder, video=video, low_noise=low_noise)
     return layout, VideoGroups.of_training(ranks, sharded)

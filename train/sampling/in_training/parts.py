@@ -8,7 +8,7 @@ import torch
 from reelweave.train.checkpoint.pieces import piece_of
 from reelweave.train.checkpoint.reading import Shapes
 from reelweave.train.checkpoint.weights import Weights
-from reelweave.train.config.run import TrainConfig
+from reelweave.train.config.parallel import ParallelConfig
 from reelweave.train.models.bundle import Bundle
 from reelweave.train.models.denoiser import Denoiser
 from reelweave.train.models.lora import adapter_weights, check_adapters
@@ -16,11 +16,11 @@ from reelweave.train.parallel.layouts import pieces
 from reelweave.train.parallel.mesh import Ranks
 
 
-def to_sample(config: TrainConfig) -> TrainConfig:
-    """Return a configuration without what belongs to gradients or to the time of steps."""
-    forward = {"compile": False, "activation_checkpointing": "none", "schedule": "static"}
-    parallel = config.parallel.model_copy(update=forward)
-    return config.model_copy(update={"parallel": parallel, "recalibrate": None})
+def to_sample(parallel: ParallelConfig) -> ParallelConfig:
+    """Return a layout without what belongs to gradients."""
+    return parallel.model_copy(
+        update={"compile": False, "activation_checkpointing": "none", "schedule": "static"}
+    )
 
 
 def load_part_(saved: Weights, bundle: Bundle, ranks: Ranks) -> None:

@@ -9,8 +9,9 @@ from reelweave.train.checkpoint.folder import locate_checkpoint
 from reelweave.train.checkpoint.names import STATE
 from reelweave.train.checkpoint.state import BaseWeights
 from reelweave.train.checkpoint.weights import weights_of
+from reelweave.train.config.lora import LoraConfig
 from reelweave.train.config.model import DiffusersConfig
-from reelweave.train.config.run import TrainConfig
+from reelweave.train.config.parts import ModulesConfig
 from reelweave.train.distributed.first_rank import on_first
 from reelweave.train.distributed.world import World
 from reelweave.train.models.published.folder import description, part_folder
@@ -19,7 +20,7 @@ from reelweave.train.models.published.weights import PublishedModel
 _log = logging.getLogger(__name__)
 
 
-def base_weights(config: TrainConfig) -> BaseWeights | None:
+def base_weights(modules: ModulesConfig) -> BaseWeights | None:
     """Return the weights under a run's adapters as they are now; None without adapters.
 
     Reads all files of a published model; of a run only the state of its checkpoint, which holds checksums.
@@ -28,16 +29,16 @@ def base_weights(config: TrainConfig) -> BaseWeights | None:
         UsageError: they are missing.
         RunError: the checkpoint is damaged.
     """
-    if config.lora is None:
+    if modules.lora is None:
         return None
-    model = config.model
+    model = modules.model
     if isinstance(model, DiffusersConfig):
         folder = part_folder(model.name, model.subfolder, "model.name")
         source = str(description(folder, "model.name").get("_class_name"))
         name = f"{model.name}, {model.subfolder}" if model.subfolder else model.name
         return BaseWeights(name=name, sha256=PublishedModel(model, folder, source).sha256())
-    assert config.lora.checkpoint is not None, "see `TrainConfig`"
-    saved = weights_of(config.lora.checkpoint)
+    assert modules.lora.checkpoint is not None, "see `TrainConfig`"
+    saved = weights_of(modules.lora.checkpoint)
     state = saved.storage.read(f"{saved.folder}/{STATE}")
     return BaseWeights(name=saved.uri, sha256=hashlib.sha256(state).hexdigest())
 
@@ -53,22 +54,22 @@ def read_base(world: World, read: Callable[[], BaseWeights | None]) -> BaseWeigh
     return None if values is None else BaseWeights.model_validate(values)
 
 
-def keep_base(config: TrainConfig, base: BaseWeights | None) -> TrainConfig:
-    """Return a configuration whose ``lora.checkpoint`` is the one that adapters were trained on, if it is still there.
+def keep_base(lora: LoraConfig | None, base: BaseWeights | None) -> LoraConfig | None:
+    """Return adapters whose ``checkpoint`` is the one that they were trained on, if it is still there.
 
     The run that it names may have later checkpoints by now.
 
     Args:
-        config: configuration of the run of adapters.
+        lora: configuration of the adapters; None: the run has none.
         base: weights under them; None: unknown.
     """
-    if base is None or config.lora is None or config.lora.checkpoint is None:
-        return config
+    if base is None or lora is None or lora.checkpoint is None:
+        return lora
     try:
         locate_checkpoint(base.name)
     except UsageError:
-        return config
-    return config.model_copy(update={"lora": config.lora.model_copy(update={"checkpoint": base.name})})
+        return lora
+    return lora.model_copy(update={"checkpoint": base.name})
 
 
 def check_base(uri: str, saved: BaseWeights | None, now: BaseWeights | None) -> None:

@@ -10,9 +10,9 @@ from typing import Literal
 from reelweave.loader.errors import RunError, UsageError
 from reelweave.loader.storage.checksums import each_sha256
 from reelweave.train.checkpoint.state import FrozenPart
-from reelweave.train.config.lora import adapters_file
-from reelweave.train.config.model import DiffusersConfig
-from reelweave.train.config.run import TrainConfig
+from reelweave.train.config.lora import LoraConfig, adapters_file
+from reelweave.train.config.model import DiffusersConfig, ModelConfig
+from reelweave.train.config.parts import ModulesConfig, TextConfig, TokenizerConfig
 from reelweave.train.config.text import PublishedTextConfig, TransformersTextConfig
 from reelweave.train.config.tokenizer import DiffusersVAEConfig
 from reelweave.train.config.vae import VaeTrainConfig
@@ -34,14 +34,14 @@ FrozenParts = Mapping[str, FrozenPart]
 _log = logging.getLogger(__name__)
 
 
-def frozen_parts(config: TrainConfig, encoders: bool = True) -> dict[str, FrozenPart]:
+def frozen_parts(modules: ModulesConfig, encoders: bool = True) -> dict[str, FrozenPart]:
     """Return the frozen parts of a run as they are now; reads all of their files, several at a time.
 
     These are the VAE, text encoders with their tokenizers, and the description of a published model. The base
     weights of adapters are in `reelweave.train.sampling.trained.base`.
 
     Args:
-        config: the run.
+        modules: modules of the run.
         encoders: False leaves VAE and text encoders out.
 
     Raises:
@@ -49,23 +49,25 @@ def frozen_parts(config: TrainConfig, encoders: bool = True) -> dict[str, Frozen
         RunError: a file cannot be read.
     """
     parts = {}
-    if isinstance(config.model, DiffusersConfig) and (description := _model(config, config.model)):
-        parts["train.model.name"] = FrozenPart(name=config.model.name, files=description)
-    return parts | (_encoders(config) if encoders else {})
+    model = modules.model
+    if isinstance(model, DiffusersConfig) and (description := _describe(model, modules.lora)):
+        parts["train.model.name"] = FrozenPart(name=model.name, files=description)
+    return parts | (_encoders(modules.tokenizer, modules.text) if encoders else {})
 
 
-def other_expert_part(config: TrainConfig, lora: Path | None = None) -> dict[str, FrozenPart]:
+def other_expert_part(
+    model: ModelConfig | DiffusersConfig, lora: Path | None = None
+) -> dict[str, FrozenPart]:
     """Return the part that validation samples with beside the expert in training; empty for models of one.
 
     Args:
-        config: the run.
+        model: model of the run.
         lora: adapters of the other expert.
 
     Raises:
         UsageError: it is missing.
         RunError: a file cannot be read.
     """
-    model = config.model
     if not isinstance(model, DiffusersConfig) or times_of(model) == ALL_TIMES:
         return {}
     key = "train.model.other_expert"
@@ -74,12 +76,11 @@ def other_expert_part(config: TrainConfig, lora: Path | None = None) -> dict[str
     return {key: FrozenPart(name=model.name, files=part.files | adapters)}
 
 
-def _encoders(config: TrainConfig) -> dict[str, FrozenPart]:
+def _encoders(tokenizer: TokenizerConfig, text: TextConfig) -> dict[str, FrozenPart]:
     parts = {}
-    if isinstance(config.tokenizer, DiffusersVAEConfig):
+    if isinstance(tokenizer, DiffusersVAEConfig):
         key = "train.tokenizer.name"
-        parts[key] = published_part(config.tokenizer.name, config.tokenizer.subfolder, key)
-    text = config.text
+        parts[key] = published_part(tokenizer.name, tokenizer.subfolder, key)
     if isinstance(text, TransformersTextConfig):
         parts["train.text.name"] = _encoder(text, "train.text.name")
         if text.pooled is not None:
@@ -187,10 +188,10 @@ def _changes(uri: str, saved: FrozenPart, now: FrozenPart) -> Iterable[str]:
             yield f"{path} is another file than the one that {uri} was trained with"
 
 
-def _model(config: TrainConfig, model: DiffusersConfig) -> dict[str, str]:
+def _describe(model: DiffusersConfig, lora: LoraConfig | None) -> dict[str, str]:
     """Return what describes a published model; its weights are in checkpoints, or are the base of adapters."""
     files = {}
-    if config.lora is None:
+    if lora is None:
         files = published_part(model.name, model.subfolder, "train.model.name", weights=False).files
     if (times := times_of(model)) != ALL_TIMES:
         files = files | {PIPELINE: hashlib.sha256(json.dumps(times).encode()).hexdigest()}

@@ -18,6 +18,7 @@ from reelweave.train.checkpoint.state import BaseWeights, CheckpointState
 from reelweave.train.checkpoint.weights import Group, Weights, weights_of
 from reelweave.train.config.lora import LoraConfig, adapters_file
 from reelweave.train.config.model import DiffusersConfig
+from reelweave.train.config.parts import ModulesConfig
 from reelweave.train.config.run import TrainConfig
 from reelweave.train.distributed.first_rank import on_first
 from reelweave.train.distributed.world import ALONE, World
@@ -141,11 +142,11 @@ def trained_weights(
         raise UsageError(
             f"{saved.uri} describes a model that this version does not know: {first_line(error)}"
         ) from error
-    config = keep_base(config, saved.state.base)
+    config = config.model_copy(update={"lora": keep_base(config.lora, saved.state.base)})
 
     def compare() -> None:
-        check_base(saved.uri, saved.state.base, base_weights(config))
-        check_parts(saved.uri, saved.state.frozen, frozen_parts(config, encoders), "accept")
+        check_base(saved.uri, saved.state.base, base_weights(config.modules))
+        check_parts(saved.uri, saved.state.frozen, frozen_parts(config.modules, encoders), "accept")
 
     on_first(world or ALONE, compare)  # which reads the files for all, and says once what differs
     return saved, config
@@ -182,7 +183,7 @@ def load_published(
     """
     name, config, weights = find_published(config, lora, world)
     bundle = Bundle(config.modules)
-    for line in compare_with_published(config, bundle.dit, new=lora is None):
+    for line in compare_with_published(config.modules, bundle.dit, new=lora is None):
         if (world or ALONE).rank == 0:
             _log.warning("%s", line)
     if weights is not None:
@@ -202,17 +203,17 @@ def find_published(
         return config.model.name, config.model_copy(update={"lora": None}), None
     name, adapters = config.model.name, read_adapters(lora, config.model.subfolder)
     config = config.model_copy(update={"lora": adapters.config})
-    compare_base(lora, adapters, config, world)
+    compare_base(lora, adapters, config.modules, world)
     return f"{name} + {lora}", config, adapters.weights
 
 
-def compare_base(path: Path, adapters: Adapters, config: TrainConfig, world: World | None) -> None:
+def compare_base(path: Path, adapters: Adapters, modules: ModulesConfig, world: World | None) -> None:
     """Warn where adapters of a file meet other base weights than they were trained on; a collective.
 
     Args:
         path: the file.
         adapters: its adapters.
-        config: configuration of the model that they are given for, with adapters.
+        modules: the model that they are given for, with adapters.
         world: ranks, as in `load_trained`.
     """
     if adapters.base is None:
@@ -220,7 +221,7 @@ def compare_base(path: Path, adapters: Adapters, config: TrainConfig, world: Wor
     base = adapters.base
 
     def compare() -> None:
-        now = base_weights(config)
+        now = base_weights(modules)
         if now is not None and now.sha256 != base.sha256:
             _log.warning(
                 "--lora %s: its adapters were trained on %s; the base weights are %s here, and other weights",

@@ -20,6 +20,6 @@ BUCKETS = BucketConfig(
 
 def measure(out: str) -> int:
     with join("cpu") as world:
-        rows = profile(CONFIG, BUCKETS, world, rounds=1)
+        rows = profile(CONFIG.step, BUCKETS, world, rounds=1)
         (Path(out) / f"{world.rank}.csv").write_text(profile_csv(rows))
     return 0

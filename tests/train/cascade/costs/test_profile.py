@@ -137,8 +137,8 @@ def test_a_profile_without_rows_is_refused() -> None:
 @thorough
 def test_all_modules_lie_on_a_gpu_and_the_optimizer_is_divided() -> None:
     [shape, *_] = shapes(BUCKETS)
-    one, four = (sizes_of(CONFIG, shape, gpus) for gpus in (1, 4))
-    [whole] = dry_run(CONFIG.model_copy(update={"parallel": ParallelConfig()}), [shape])
+    one, four = (sizes_of(CONFIG.step, shape, gpus) for gpus in (1, 4))
+    [whole] = dry_run(CONFIG.model_copy(update={"parallel": ParallelConfig()}).step, [shape])
     assert one.states_bytes == pytest.approx(whole.state, rel=0.25)
     # docs/layouts.md: of 16 bytes of a weight 6 stay, and 10 are divided.
     assert four.states_bytes < 0.7 * one.states_bytes
@@ -155,7 +155,7 @@ def held_bytes(config: TrainConfig, ranks: int) -> int:
     dist.init_process_group("fake", store=store, rank=0, world_size=ranks)
     try:
         grid = GridRanks.of(config.parallel, World(0, ranks, torch.device("cpu")))
-        layout = lay_out(config, grid)
+        layout = lay_out(config.step, grid)
         local = [local_part(one) for one in [*layout.bundle.parameters(), *layout.bundle.buffers()]]
         gradients = [weight.grad for weight in layout.weights.values() if weight.grad is not None]
         states = [one for state in layout.optimizer.state.values() for one in state.values()]
@@ -173,20 +173,20 @@ def test_shards_of_the_weights_are_counted_as_cascades_hold_them(dtype: str) -> 
     [shape, *_] = shapes(BUCKETS)
     blocks = ParallelConfig(dp_shard=4, schedule="cascade")
     config = CONFIG.model_copy(update={"parallel": blocks, "dtype": dtype})
-    found = sizes_of(config, shape, 8).states_bytes
+    found = sizes_of(config.step, shape, 8).states_bytes
     assert found == pytest.approx(held_bytes(config, 8), rel=0.01)
     optimizer = config.model_copy(update={"parallel": ParallelConfig(dp_replicate=2, dp_shard=4)})
-    assert found < 0.7 * sizes_of(optimizer, shape, 8).states_bytes
+    assert found < 0.7 * sizes_of(optimizer.step, shape, 8).states_bytes
     # Measured on whole weights, peaks lack the layers that are gathered.
     rows = read_profile(profile_csv(ROWS), "cascades.csv")
-    more = with_gathered_layers(rows, config, 8).peak_gib - rows.peak_gib
+    more = with_gathered_layers(rows, config.step, 8).peak_gib - rows.peak_gib
     [found] = (more[rows.module == Module.DIT] * 2**30).tolist()
     layer = sum(one.numel() for one in Bundle(config, meta=True).dit.repeated()[0].parameters())
     # In float32 gathered layers and a whole gradient; autocast had copies of all weights in their place.
     least, most = (2, 4) if dtype == "float32" else (-2, 0)
     assert least * 4 * layer < found < most * 4 * layer
     assert more[rows.module == Module.VAE].tolist() == [0]
-    assert with_gathered_layers(rows, optimizer, 8) is rows
+    assert with_gathered_layers(rows, optimizer.step, 8) is rows
 
 
 def test_plans_may_use_what_the_fullest_gpu_has_left() -> None:

@@ -82,7 +82,7 @@ class ShardedRunner:
         self.world = world
         parallel = ParallelConfig(dp_shard=block, schedule="cascade")
         config: TrainConfig = small_config().model_copy(update={"model": MODELS[model], "parallel": parallel})
-        self.layout = lay_out(config, Ranks.of(parallel, world))
+        self.layout = lay_out(config.step, Ranks.of(parallel, world))
         self.whole = Bundle(config)
         self.whole.dit.to(torch.float64)
         generator, own = torch.Generator().manual_seed(5), dict(self.layout.bundle.dit.named_parameters())

@@ -251,7 +251,7 @@ def videos(world: World, name: str, grids: dict[str, dict]) -> dict[str, dict[st
     config = SampleConfig(**guidance_ranks.SIZE, steps=3, guidance=3.0, seed=7)
 
     def made(layout: VideoLayout) -> tuple[torch.Tensor, str]:
-        sampler = VideoSampler(bundle, train, config, layout)
+        sampler = VideoSampler(bundle, train.losses, config, layout)
         latents = sampler.denoise(sampler.encode(["a wave"]), [7])
         video = sampler.decode(latents)
         return latents, "" if video is None else hashlib.sha256(video.numpy().tobytes()).hexdigest()

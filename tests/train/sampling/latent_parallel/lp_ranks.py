@@ -51,7 +51,7 @@ def config(steps: int = 4, guidance: float = 3.0, **size: int) -> SampleConfig:
 
 
 def latents(bundle: Bundle, layout: VideoLayout, asked: SampleConfig) -> torch.Tensor:
-    sampler = VideoSampler(bundle, tiny_config(), asked, layout)
+    sampler = VideoSampler(bundle, tiny_config().losses, asked, layout)
     return sampler.denoise(sampler.encode(CAPTIONS), SEEDS)
 
 

@@ -38,7 +38,7 @@ def compute(out: str) -> None:
             bundle.text.double()
 
             def latents(layout, bundle=bundle, config=config):
-                sampler = VideoSampler(bundle, config, asked, layout)
+                sampler = VideoSampler(bundle, config.losses, asked, layout)
                 given = sampler.encode_frames(clip(0, shape)[None, :, :1])
                 return sampler.denoise(sampler.encode(["up"]), [0], lambda: None, given)
 

@@ -88,7 +88,7 @@ def videos(bundle: Bundle, world: World) -> Iterator[tuple[int, bool]]:
         config = SampleConfig(**SIZE, **steps, **options)
 
         def made(layout: VideoLayout, config: SampleConfig = config) -> tuple[int, bool]:
-            sampler = VideoSampler(bundle, tiny_config(), config, layout)
+            sampler = VideoSampler(bundle, tiny_config().losses, config, layout)
             latents = sampler.denoise(sampler.encode(["a wave"]), [7])
             return int(fingerprint(latents)), sampler.decode(latents) is not None
 
@@ -115,7 +115,7 @@ def compute(out: str) -> None:
         found |= dict(videos(bundle, world))
         sampler = VideoSampler(
             bundle,
-            tiny_config(),
+            tiny_config().losses,
             SampleConfig(**SIZE, steps=1),
             VideoLayout(WholeModel(bundle.dit), lambda latents: None, video=world),
         )

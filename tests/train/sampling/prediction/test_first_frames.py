@@ -32,7 +32,7 @@ def configured(**given):
 
 
 def sampler(config, bundle, **asked):
-    return VideoSampler(bundle, config, SampleConfig(**SIZE, **asked), VideoLayout.alone(bundle))
+    return VideoSampler(bundle, config.losses, SampleConfig(**SIZE, **asked), VideoLayout.alone(bundle))
 
 
 class Additive(Denoiser):

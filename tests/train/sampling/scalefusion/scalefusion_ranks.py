@@ -161,7 +161,9 @@ def videos(group: dist.ProcessGroup) -> dict[str, str]:
         runners["ulysses"] = UlyssesSTDiT(bundle.dit, group)
     hashes = {}
     for name, runner in runners.items():
-        sampler = VideoSampler(bundle, config, asked, VideoLayout(runner, WholeDecoder(bundle.tokenizer)))
+        sampler = VideoSampler(
+            bundle, config.losses, asked, VideoLayout(runner, WholeDecoder(bundle.tokenizer))
+        )
         passes = [
             Conditions(text.context_BMD.double(), text.mask_BM) for text in sampler.encode(["a red car"])
         ]
