@@ -10,6 +10,7 @@ from reelweave.loader.dataset import Dataset, DatasetWriter, Sample
 from reelweave.loader.read.stream_config import StreamConfig
 from reelweave.loader.storage import open_storage
 from reelweave.loader.stream.video_stream import VideoStream
+from reelweave.loader.text import count_tokens
 
 BUCKETS = BucketConfig(
     frames=(5, 9),
@@ -25,7 +26,10 @@ SHAPELESS = "tiny"
 EVERY_KEY = [f"key{number:02}" for number in range(SAMPLES)]
 
 
-def make_sample(key: str, clip: bytes, frames: int, size: tuple[int, int]) -> Sample:
+def make_sample(
+    key: str, clip: bytes, frames: int, size: tuple[int, int], caption: str | None = None
+) -> Sample:
+    caption = f"the caption of {key}" if caption is None else caption
     row = {
         "key": key,
         "frames": frames,
@@ -33,8 +37,8 @@ def make_sample(key: str, clip: bytes, frames: int, size: tuple[int, int]) -> Sa
         "height": size[1],
         "width": size[0],
         "duration_s": frames / 25,
-        "text_tokens": 4,
-        "caption": f"the caption of {key}",
+        "text_tokens": count_tokens(caption),
+        "caption": caption,
         "caption_source": "none",
         "source": f"raw/{key}.mp4",
         "source_sha256": hashlib.sha256(key.encode()).hexdigest(),

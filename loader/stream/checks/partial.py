@@ -1,10 +1,15 @@
-"""Samples that a stream uses in part: clips as stills, and pictures of which much is cropped. Said at its start."""
+"""Samples that a stream uses in part: clips as stills, cropped pictures, no caption. Said at its start."""
 
 import logging
 
+import numpy as np
+
+from reelweave.loader.base.arrays import Flags
+from reelweave.loader.base.columns import parts
 from reelweave.loader.blend.source import SampleSource
 from reelweave.loader.buckets.crops import large_crops
 from reelweave.loader.buckets.stills import stills
+from reelweave.loader.dataset.plan_index import PlanIndex
 from reelweave.loader.stream.checks.unassigned import (
     WORTH_A_WARNING,
     distinct_stages,
@@ -17,7 +22,7 @@ _log = logging.getLogger(__name__)
 
 
 def log_partial(source: SampleSource, stages: CurriculumPlans) -> None:
-    """Log how many clips train as stills beside longer buckets, and how many samples lose much of their picture.
+    """Log how many clips train as stills beside longer buckets, lose much of their picture, or have no caption.
 
     Each is a warning from 1 % of the samples on.
 
@@ -27,6 +32,12 @@ def log_partial(source: SampleSource, stages: CurriculumPlans) -> None:
     """
     drawn_N = drawn_mask(source)
     samples = int(drawn_N.sum())
+    if any(config.max_text_tokens for config in stages.buckets) and (
+        silent := _count_uncaptioned(source.plan_index, drawn_N)
+    ):
+        _log_share(
+            silent, samples, "have no caption, and train as videos without text (text_tokens of the index)"
+        )
     for stage, config in distinct_stages(stages):
         assignment = stages.stage_assignment(stage)
         if clips := stills(source.plan_index, config, assignment, drawn_N):
@@ -36,6 +47,12 @@ def log_partial(source: SampleSource, stages: CurriculumPlans) -> None:
         if crops.samples:
             what = f"lose{words_of_stage(stage)} {crops.words} (stream.buckets.sizes; max_crop limits it)"
             _log_share(crops.samples, samples, what)
+
+
+def _count_uncaptioned(index: PlanIndex, drawn_N: Flags) -> int:
+    return sum(
+        int(np.count_nonzero(drawn_N[part] & (index.text_tokens[part] == 0))) for part in parts(len(index))
+    )
 
 
 def _log_share(count: int, samples: int, what: str) -> None:

@@ -61,6 +61,24 @@ def test_large_crops_are_counted(tmp_path: Path, caplog: pytest.LogCaptureFixtur
     ]
 
 
+@pytest.mark.parametrize(
+    ("captions", "reads_text"), [(("", " \n", "a wave"), True), (("",), False), (("a wave",), True)]
+)
+def test_samples_without_a_caption_are_counted(
+    captions: tuple[str, ...], reads_text: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A trainer that reads no captions has no text tokens in its buckets."""
+    samples = [
+        make_sample(f"key{index}", b"clip", 9, (64, 64), caption=caption)
+        for index, caption in enumerate(captions)
+    ]
+    buckets = BUCKETS.model_copy(update={"max_text_tokens": BUCKETS.max_text_tokens * reads_text})
+    VideoStream(open_dataset(write(tmp_path / "set", samples)), config(buckets=buckets))
+    empty = sum(not caption.strip() for caption in captions)
+    expected = f"{empty} of {len(captions)} samples ({100 * empty / len(captions):.2f}%) have no caption"
+    assert [text.startswith(expected) for _, text in said(caplog)] == [True] * bool(empty and reads_text)
+
+
 def test_a_later_stage_is_named(dataset: Dataset, caplog: pytest.LogCaptureFixture) -> None:
     stages = Curriculum((CurriculumStage(until_step=2), CurriculumStage(frames=(1, 13))))
     VideoStream(dataset, config(curriculum=stages))
