@@ -1,7 +1,7 @@
 """Samples that fit no bucket, and changes of the buckets that would take them in."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -31,7 +31,39 @@ class Change:
     takes_in: int
 
 
-def taking_in(index: PlanIndex, config: BucketConfig) -> dict[str, Any]:
+@dataclass(frozen=True)
+class JointChange:
+    """Changes that take in the most samples together, without those that add nothing to the others.
+
+    Attributes:
+        words: advice of each, in words.
+        keys: keys of ``buckets`` with their new values.
+        takes_in: samples without a bucket that have one then.
+        yaml: whole ``buckets`` with these changes.
+    """
+
+    words: list[str]
+    keys: dict[str, Any]
+    takes_in: int
+    yaml: str
+
+
+@dataclass(frozen=True)
+class TakingIn:
+    """Samples without a bucket, and what would take them in.
+
+    Attributes:
+        samples: number of samples without a bucket.
+        changes: changes, each with the samples that it takes in by itself, most first.
+        together: all that is needed; None where no change helps.
+    """
+
+    samples: int
+    changes: list[Change]
+    together: JointChange | None
+
+
+def taking_in(index: PlanIndex, config: BucketConfig) -> TakingIn:
     """Return changes that would take in samples without a bucket, each tried by itself, and all that is needed.
 
     Every change only adds a shape or loosens a limit, so no sample loses its bucket. Each is tried by assigning the
@@ -40,16 +72,11 @@ def taking_in(index: PlanIndex, config: BucketConfig) -> dict[str, Any]:
     Args:
         index: plan index of the samples.
         config: shapes and limits.
-
-    Returns:
-        ``samples`` without a bucket; ``changes``, each with the samples that it takes in by itself, most first;
-        ``together``: words, keys and whole ``yaml`` of the changes that take in the most samples, without those that
-        add nothing to the others; None where no change helps.
     """
     return taking_in_rows(index, assign(index, config).unassigned.rows, config)
 
 
-def taking_in_rows(index: PlanIndex, rows_X: IndexArray, config: BucketConfig) -> dict[str, Any]:
+def taking_in_rows(index: PlanIndex, rows_X: IndexArray, config: BucketConfig) -> TakingIn:
     """Return the same for some samples, all without a bucket.
 
     Args:
@@ -71,11 +98,7 @@ def taking_in_rows(index: PlanIndex, rows_X: IndexArray, config: BucketConfig) -
         fewer = [other for other in needed if other is not candidate]
         if takes_in(_join_keys(fewer, config)) == max_taken:
             needed = fewer
-    return {
-        "samples": len(rows_X),
-        "changes": [asdict(change) for change in changes],
-        "together": _together(needed, config, max_taken) if max_taken else None,
-    }
+    return TakingIn(len(rows_X), changes, _together(needed, config, max_taken) if max_taken else None)
 
 
 def _shapes(index: PlanIndex, rows_X: IndexArray) -> tuple[PlanIndex, IndexArray]:
@@ -92,17 +115,13 @@ def _shapes(index: PlanIndex, rows_X: IndexArray) -> tuple[PlanIndex, IndexArray
 Candidate = tuple[str, dict[str, Any]]
 
 
-def _together(needed: Sequence[Candidate], config: BucketConfig, takes_in: int) -> dict[str, Any]:
+def _together(needed: Sequence[Candidate], config: BucketConfig, takes_in: int) -> JointChange:
     keys = _join_keys(needed, config)
     wider = BucketConfig.model_validate({**config.model_dump(), **keys})
-    return {
-        "words": [words for words, _ in needed],
-        "keys": keys,
-        "takes_in": takes_in,
-        "yaml": yaml.safe_dump(
-            {"buckets": wider.model_dump(mode="json")}, sort_keys=False, width=100, default_flow_style=None
-        ),
-    }
+    text = yaml.safe_dump(
+        {"buckets": wider.model_dump(mode="json")}, sort_keys=False, width=100, default_flow_style=None
+    )
+    return JointChange([words for words, _ in needed], keys, takes_in, text)
 
 
 def _join_keys(candidates: Sequence[Candidate], config: BucketConfig) -> dict[str, Any]:

@@ -164,13 +164,11 @@ def _reasons(unassigned: Unassigned, second_X: Floats) -> str:
 
 def _advice(index: PlanIndex, rows_X: IndexArray, config: BucketConfig) -> str:
     taking_in = taking_in_rows(index, rows_X, config)
-    if taking_in["together"] is None:
+    if taking_in.together is None:
         return "No change of stream.buckets takes them in"
-    each = [
-        f"{change['words']} ({change['takes_in']:,})" for change in taking_in["changes"] if change["takes_in"]
-    ]
-    together = " and ".join(taking_in["together"]["words"])
+    each = [f"{change.words} ({change.takes_in:,})" for change in taking_in.changes if change.takes_in]
+    together = " and ".join(taking_in.together.words)
     return (
         f"What takes them in (stream.buckets): {', or '.join(each) or together}; most: {together}"
-        f" ({taking_in['together']['takes_in']:,})"
+        f" ({taking_in.together.takes_in:,})"
     )

@@ -6,7 +6,7 @@ from typing import Any
 
 from reelweave.loader.buckets.assignment import BucketConfig
 from reelweave.loader.buckets.stats import BucketStats, DatasetStats, dataset_stats
-from reelweave.loader.buckets.taking_in import taking_in
+from reelweave.loader.buckets.taking_in import TakingIn, taking_in
 from reelweave.loader.dataset import Dataset, StageTotal
 from reelweave.loader.dataset.manifest import Totals
 from reelweave.pipelines.plans import mixture
@@ -63,7 +63,7 @@ class DatasetFigures:
     notes: list[str]
     stats: DatasetStats
     lengths: LengthDistribution
-    taking_in: dict[str, Any]
+    taking_in: TakingIn
     cost_fit: CostFitFigures | None
     plan: PlanFigures | None
 
@@ -82,7 +82,7 @@ class DatasetFigures:
             "notes": self.notes,
             **self.stats.to_dict(),
             "lengths": asdict(self.lengths),
-            "taking_in": self.taking_in,
+            "taking_in": asdict(self.taking_in),
             "cost_fit": self.cost_fit and self.cost_fit.to_json(),
             "plan": self.plan and self.plan.to_json(),
         }

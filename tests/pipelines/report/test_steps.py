@@ -17,7 +17,7 @@ import yaml
 from reelweave.loader.buckets.assignment import BatchSize, Bucket, BucketConfig, Budgets, assign
 from reelweave.loader.buckets.cost import LinearQuadraticCost
 from reelweave.loader.buckets.stats import BucketStats, bucket_stats
-from reelweave.loader.buckets.taking_in import taking_in
+from reelweave.loader.buckets.taking_in import TakingIn, taking_in
 from reelweave.loader.read.stream_config import StreamConfig
 from reelweave.loader.simulation.workloads import WORKLOADS
 from reelweave.pipelines.cli import main
@@ -231,27 +231,24 @@ def test_every_change_takes_in_what_it_says() -> None:
     )
     config = BUCKETS.model_copy(update={"max_crop": 0.2})
     found = taking_in(index, config)
-    assert found["samples"] == outside(index, config) == 7
-    assert {change["words"]: change["takes_in"] for change in found["changes"]}["allow 400 x 400 pixels"] == 2
-    for change in found["changes"]:
-        wider = BucketConfig.model_validate({**config.model_dump(), **change["keys"]})
-        assert outside(index, config) - outside(index, wider) == change["takes_in"]
+    assert found.samples == outside(index, config) == 7
+    assert {change.words: change.takes_in for change in found.changes}["allow 400 x 400 pixels"] == 2
+    for change in found.changes:
+        wider = BucketConfig.model_validate({**config.model_dump(), **change.keys})
+        assert outside(index, config) - outside(index, wider) == change.takes_in
     # The last one needs fewer frames and another size at once.
-    together = found["together"]
-    assert together["takes_in"] == 7
-    assert outside(index, BucketConfig.model_validate({**config.model_dump(), **together["keys"]})) == 0
-    for words in together["words"]:
-        fewer = [change for change in found["changes"] if change["words"] in together["words"]]
-        assert words in {change["words"] for change in fewer}
+    together = found.together
+    assert together is not None
+    assert together.takes_in == 7
+    assert outside(index, BucketConfig.model_validate({**config.model_dump(), **together.keys})) == 0
+    for words in together.words:
+        fewer = [change for change in found.changes if change.words in together.words]
+        assert words in {change.words for change in fewer}
 
 
 def test_all_samples_in_buckets_need_no_change() -> None:
-    assert taking_in(plan_index([40], [480], [832]), BUCKETS) == {
-        "samples": 0,
-        "changes": [],
-        "together": None,
-    }
-    assert taking_in(plan_index([], [], []), BUCKETS)["samples"] == 0
+    assert taking_in(plan_index([40], [480], [832]), BUCKETS) == TakingIn(0, [], None)
+    assert taking_in(plan_index([], [], []), BUCKETS).samples == 0
 
 
 @pytest.mark.parametrize(
