@@ -15,6 +15,7 @@ from reelweave.loader.base.printable import printable
 from reelweave.loader.errors import MachineError, RunError, UsageError, is_short
 from reelweave.pipelines.terminal.arguments import Parser, Program, add_global, did_you_mean
 from reelweave.pipelines.terminal.completion import SHELLS, completion
+from reelweave.pipelines.terminal.encoding import check_encoding
 from reelweave.pipelines.terminal.extras import missing
 from reelweave.pipelines.terminal.noise import hide_secrets, set_verbosity, silence_noise
 
@@ -98,6 +99,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     words = sys.argv[1:] if arguments is None else list(arguments)
     verbose = False
     try:
+        check_encoding(words)
         options = parse_words(words)
         verbose = options.verbose
         set_verbosity(options.quiet, verbose)

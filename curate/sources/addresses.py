@@ -1,12 +1,10 @@
 """Addresses of sources: what one names, whether it can be opened, and the sidecars beside it."""
 
 import hashlib
-import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from urllib.parse import quote
 
 from reelweave.curate.frames.faults import fault_of
 from reelweave.curate.sources.folder import SIDECAR_SUFFIXES, why_no_file
@@ -14,7 +12,7 @@ from reelweave.curate.sources.source_ref import SourceRef, stem_of
 from reelweave.loader.errors import MachineError, RunError, UsageError
 from reelweave.loader.storage import Storage, StorageConfig, UnansweredError, open_object, public_url
 from reelweave.loader.storage.base import ObjectInfo
-from reelweave.loader.storage.names import redact_uri
+from reelweave.loader.storage.names import is_utf8, local_name, redact_uri
 
 SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _OPENED = re.compile(r"s3://[A-Za-z0-9._-]+(/|$)|file://(localhost)?/", re.IGNORECASE)
@@ -33,17 +31,8 @@ def redact_input(text: str) -> str:
     if is_web(text):
         return public_url(text)
     if not is_utf8(text):  # a file URI can express any byte
-        return f"file://{quote(os.fsencode(Path(text).absolute()))}"
+        return local_name(str(Path(text).absolute()))
     return redact_uri(text) if is_remote(text) and not _OPENED.match(text) else text
-
-
-def is_utf8(text: str) -> bool:
-    """Return True if a text can be written as UTF-8; names of files may hold other bytes."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def is_web(text: str) -> bool:

@@ -8,7 +8,6 @@ from pathlib import PurePosixPath
 
 from reelweave.curate.sources.addresses import (
     is_remote,
-    is_utf8,
     is_web,
     looked_up,
     lost_source,
@@ -28,6 +27,7 @@ from reelweave.loader.errors import MachineError, UsageError
 from reelweave.loader.storage import Storage, StorageConfig, UnansweredError, open_storage
 from reelweave.loader.storage.base import ObjectInfo
 from reelweave.loader.storage.local import LocalStorage
+from reelweave.loader.storage.names import is_utf8
 from reelweave.loader.text import pluralize
 
 __all__ = ["SourceRef", "list_sources", "redact_input"]
@@ -195,7 +195,7 @@ def _below(storage: Storage) -> Iterator[tuple[FolderEntry, ObjectInfo | None]]:
     """Yield the entries of an input that is no single object, with size and version where known."""
     if isinstance(storage, LocalStorage):
         if not os.path.isdir(storage.folder):  # noqa: PTH112 - raises nothing
-            raise UsageError(f"input {storage.root} {why_no_file(storage.root)}")
+            raise UsageError(f"input {storage.root} {why_no_file(str(storage.folder))}")
         yield from ((entry, None) for entry in walk(storage.folder))
     else:
         for item in storage.list():

@@ -16,7 +16,7 @@ from uuid import uuid4
 from reelweave.loader.base.shared.locks import lock, unlock
 from reelweave.loader.errors import ObjectError, RunError, UsageError
 from reelweave.loader.storage.base import ObjectInfo
-from reelweave.loader.storage.names import LEASE, check_path, check_prefix
+from reelweave.loader.storage.names import LEASE, check_path, check_prefix, local_name
 from reelweave.loader.storage.steady import SteadyFile, is_fault, machine_error, retry
 
 T = TypeVar("T")
@@ -53,10 +53,10 @@ class LocalStorage:
 
     @property
     def root(self) -> str:
-        return str(self.folder).rstrip("/")
+        return local_name(str(self.folder).rstrip("/"))
 
     def uri(self, path: str) -> str:
-        return f"{self.root}/{path}"
+        return local_name(f"{str(self.folder).rstrip('/')}/{path}")
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         folder = check_prefix(prefix).rpartition("/")[0]
@@ -149,7 +149,7 @@ class LocalStorage:
         # Also those that a failed writer left without a file. Folders above the prefix stay, because other processes
         # may be about to write into them.
         for folder, _, _ in os.walk(self.folder / prefix.rpartition("/")[0], topdown=False):
-            if f"{folder}/".startswith(f"{self.root}/{prefix}"):
+            if f"{folder}/".startswith(f"{str(self.folder).rstrip('/')}/{prefix}"):
                 with suppress(OSError):
                     os.rmdir(folder)  # noqa: PTH106 - os.walk gives text
 

@@ -1,10 +1,11 @@
 """Checks of object paths, and removal of secrets from names."""
 
 import hashlib
+import os
 import re
 from collections.abc import Set
 from functools import lru_cache
-from urllib.parse import unquote, urlsplit, urlunsplit
+from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from reelweave.loader.errors import UsageError
 
@@ -34,6 +35,20 @@ def check_prefix(prefix: str) -> str:
     if prefix:
         check_path(prefix + "x")  # prefixes may end within a name, or in a slash
     return prefix
+
+
+def is_utf8(text: str) -> bool:
+    """Return True if a text can be written as UTF-8; names of files may hold other bytes."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def local_name(path: str) -> str:
+    """Return an absolute path, as a ``file://`` URI where it is not UTF-8: tables, JSON and pages can hold that."""
+    return path if is_utf8(path) else f"file://{quote(os.fsencode(path))}"
 
 
 def redact_uri(uri: str) -> str:
