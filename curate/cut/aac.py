@@ -69,6 +69,7 @@ def samples(frames: Iterable[AudioFrame], start_s: Fraction, duration_s: Fractio
                 heard = True
             at += block.shape[1]
 
+    # Rate and channels are those of the first frame; a new resampler begins where the form changes or time jumps.
     for frame, first in _with_first(frames, start_s):
         form = (frame.sample_rate, frame.layout.name, frame.format.name)
         if not rate:

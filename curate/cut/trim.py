@@ -81,6 +81,7 @@ def trim_spans(
         config: Settings of copies.
         lengths: Lengths of clips.
     """
+    # Which packet begins a copy at which frame.
     form, time_base = packets.form, packets.time_base
     if form is None or time_base is None or begin_pts is None or timeline.shifts_s is not None:
         return list(spans)
@@ -102,6 +103,7 @@ def trim_spans(
         ]
         return copyable(form, size, timeline, units, first, last, config.max_bits) is None
 
+    # The first run of a span that is long enough and can be copied takes its place; the rest has a fault.
     trimmed_spans: list[Span] = []
     for span in spans:
         run = None

@@ -79,12 +79,14 @@ def find_contaminated(clips: DedupClips, evaluation: DedupClips, config: DedupCo
     """Find the clips that are also in an evaluation set, by key; duplicates among the clips do not count."""
     duplicates: dict[int, Duplicate] = {}
     order, all_rows = evaluation.order(), np.arange(len(clips))
+    # The same bytes first: they need no vectors.
     if config.exact.enabled:
         reference_rows = pc.index_in(clips.sha256, value_set=evaluation.sha256.take(order))
         same = pc.fill_null(reference_rows, -1).to_numpy()
         duplicates |= {
             row: _same_bytes(evaluation, int(order[same[row]])) for row in np.flatnonzero(same >= 0).tolist()
         }
+    # Each kind of vectors looks at what no kind before has found.
     for enabled, vectors, references, min_similarity, compare in (
         (
             config.perceptual.enabled,

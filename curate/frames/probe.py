@@ -116,10 +116,12 @@ def probe(
     Raises:
         SourceError: The source breaks a limit, or only Dolby Vision shows its colours.
     """
+    # What no decoding could make right.
     if (dolby_vision := side_data(stream).dolby_vision) and dolby_vision.fault:
         raise SourceError(dolby_vision.fault)
     if container.size > config.max_bytes:
         raise SourceError(f"has {container.size} bytes; probe.max_bytes allows {config.max_bytes}")
+    # A stated rate is compared with the packets, unless the container counts frames itself.
     context, rate = stream.codec_context, _stated_rate(container, stream)
     is_interlaced = context.field_order > _PROGRESSIVE
     packet_fps: float | None = None
@@ -141,6 +143,7 @@ def probe(
             name.lower(): value for name, value in {**stream.metadata, **container.metadata}.items() if value
         },
     )
+    # Limits, also of the picture with square pixels.
     check_size(header.width, header.height, config)
     if header.pixel_aspect is not None:
         check_size(round(header.width * header.pixel_aspect), header.height, config)

@@ -40,6 +40,7 @@ def judge_record(
     """
     if record.state != "kept":
         return record
+    # Thresholds of the clip's own scores, then those of each stage, in their order; the first one decides.
     scores = scores_of_clip(record, results)
     at_once, later = by_stage(filters, waiting)
     rejection = first_rejection(scores, at_once)
@@ -57,6 +58,7 @@ def judge_record(
             score=rejection.score,
             threshold=rejection.threshold,
         )
+    # A clip that passes has its caption, split and bin.
     caption, text = caption_of(results), results.get("text_embed")
     return replace(
         record,

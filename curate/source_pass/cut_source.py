@@ -241,6 +241,7 @@ class CutSource:
         collector = PictureCollector(codec, self.config.scores)
         shown: dict[Span, set[int]] = {}
 
+        # Scores see a frame for as long as it is shown; one that hardly is, only if the clip has it.
         def observe(span: Span, frame_index: int, decoded: VideoFrame, finished: VideoFrame) -> None:
             since_s = times_s[frame_index] - times_s[span.first]
             held_s = times_s[frame_index + 1] - times_s[frame_index]
@@ -264,6 +265,7 @@ class CutSource:
             entry,
             facts.smart,
         )
+        # Clips come in the order of the kept spans; pictures of a failed one are dropped.
         for span, record in zip(parts, records, strict=True):
             if record.state == "kept":
                 result = next(clips)

@@ -62,6 +62,7 @@ class SourceStage:
             if not isinstance(task, SourceTask):
                 yield task
                 continue
+            # The pass over the source; a fault of the machine leaves it undone, or fails it where it lasts.
             source = task.source
             began = time.monotonic()
             outcome = self._outcome(source)
@@ -74,6 +75,7 @@ class SourceStage:
             if outcome.summary is None:
                 yield WaitingSource(task, outcome.parts, outcome.retries)
                 continue
+            # Its entry closes it, and its wanted clips go on.
             seconds = time.monotonic() - began + (outcome.summary.seconds or 0.0)
             summary = replace(outcome.summary, seconds=seconds)
             self.cut.ledger.entries.write(STAGE, self.cut.fingerprint, source_id(source), summary)

@@ -139,11 +139,13 @@ def _join_keys(candidates: Sequence[Candidate], config: BucketConfig) -> dict[st
 
 def _candidates(outside: PlanIndex, count_X: IndexArray, config: BucketConfig) -> Iterator[Candidate]:
     """Yield changes for samples without a bucket, the ones that lose least of a sample first."""
+    # Clips that are too short for every bucket.
     frames_X = config.sampling.available(outside.frames, outside.fps)
     short_X = frames_X < min(config.frames)
     if short_X.any():
         frames = _frames(int(frames_X[short_X].min()), config.compression)
         yield f"allow {frames} frames", {"frames": (*config.frames, frames)}
+    # Pictures that fill no size: how much each size would enlarge and crop each distinct shape.
     shape_U, place_X = np.unique(
         np.stack([outside.height, outside.width]).astype(np.int64), axis=1, return_inverse=True
     )
@@ -156,6 +158,7 @@ def _candidates(outside: PlanIndex, count_X: IndexArray, config: BucketConfig) -
     small_U = ~((upscale_UK <= config.max_upscale) & (crop_UK <= config.max_crop)).any(axis=1)
     if not small_U.any():
         return
+    # Sizes of their own, the most frequent first; or looser limits.
     proposals = {
         _size(shape_U[:, index], config.compression): None
         for index in np.argsort(-count_U, kind="stable").tolist()

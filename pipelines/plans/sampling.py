@@ -64,6 +64,7 @@ def add_arguments(parser: argparse._ArgumentGroup) -> None:
 
 def run(options: argparse.Namespace, gpus: int) -> int:
     """Print the layouts of some GPUs, the fastest first."""
+    # Wrong values, each by its flag.
     if options.one_gpu_s is None:
         raise UsageError("--sampling needs --one-gpu-s S: what all steps take on one GPU, as measured")
     height, _, width = options.size.partition("x")
@@ -76,6 +77,7 @@ def run(options: argparse.Namespace, gpus: int) -> int:
             raise UsageError(f"--{flag.replace('_', '-')} must be above 0")
     if gpus < 1 or options.decode_s < 0 or (options.gpu_gib is not None and options.gpu_gib <= 0):
         raise UsageError("--world-size must be at least 1, --decode-s at least 0, --gpu-gib above 0")
+    # The video and the machine, and every layout of it by its expected seconds.
     name = options.what or "none"
     model = _model(name, options.frames, int(height), int(width), options.sampling_steps)
     machine = SamplingMachine(

@@ -107,12 +107,14 @@ def read_checkpoint_state(storage: Storage, folder: str) -> CheckpointState:
     path = f"{folder}/{STATE}"
     uri = storage.uri(path)
     try:
+        # A stranger's file may be of any size.
         data = storage.read(path, 0, MAX_STATE_BYTES + 1)
         if len(data) > MAX_STATE_BYTES:
             raise RunError(f"{uri} is larger than {MAX_STATE_BYTES} bytes: not a state of ours")
         body = parse(data)
         if not isinstance(body, dict):
             raise ValueError("it is no JSON object")
+        # Its own checksum first; then the version decides who can read it.
         sealed = unseal(body)
         version = body.get("format_version", FORMAT_VERSION)
         if version not in _READ_VERSIONS:

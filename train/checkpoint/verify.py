@@ -44,6 +44,7 @@ def verify(storage: Storage, folder: str, progress: Callable[[str], None] = lamb
         state = read_checkpoint_state(storage, folder)
     except RunError as error:
         return Verified(folder, 0, True, (str(error),))
+    # Files that belong to no part.
     sizes = {file.path: file.size for file in storage.list(f"{folder}/")}
     expected = {f"{folder}/{path}" for path in (STATE, *state.all_parts)}
     problems = [
@@ -51,6 +52,7 @@ def verify(storage: Storage, folder: str, progress: Callable[[str], None] = lamb
         for path in sizes
         if path not in expected
     ]
+    # Each group: its parts, the bytes of their pieces, and whether the pieces cover every weight.
     for group in state.groups:
         stored: list[StoredPiece] = []
         for part in state.parts(group):

@@ -63,6 +63,7 @@ def repair_clock(
         seconds_per_tick: Time base of stamps and durations.
         durations: Stated duration of each frame in ticks, 0 where unknown; a long duration is no jump.
     """
+    # A clock whose stamps rise without jumps is right as it is.
     stamped_frames = np.array([frame for frame, tick in enumerate(pts) if tick is not None], np.int64)
     if not len(stamped_frames) or len(pts) - len(stamped_frames) > _MOST_LOST * len(pts):
         return None
@@ -72,6 +73,7 @@ def repair_clock(
     jumps = _jumps(gaps, held, JUMP_S / seconds_per_tick)
     if len(stamped_frames) == len(pts) and (gaps > 0).all() and not jumps.any():
         return RepairedClock(stated.astype(np.float64), np.zeros(len(stated)))
+    # Across each break the film goes on: what lies behind it moves by one usual gap.
     squeezed = _squeezed_mask(gaps, _SQUEEZED_S / seconds_per_tick)
     rising = gaps[(gaps > 0) & ~(squeezed[1:] & squeezed[:-1])]
     usual = float(np.median(rising)) if len(rising) else 1.0
@@ -79,6 +81,7 @@ def repair_clock(
     continuous = stated.astype(np.float64)
     for index in breaks:
         continuous[index:] += continuous[index - 1] + _lasts(gaps[: index - 1], usual) - continuous[index]
+    # Stamps that fall out of the longest rising run are wrong; more than a few, and there is no clock.
     rising_indices = np.array(_longest_rising(continuous.tolist()), np.int64)
     lost = ~np.isin(np.arange(len(stated)), rising_indices) & ~squeezed
     if len(pts) - len(stamped_frames) + lost.sum() > _MOST_LOST * (len(pts) - squeezed.sum()):
@@ -87,12 +90,14 @@ def repair_clock(
     ticks, shifts = _fill_ticks(
         len(pts), stamped_frames, continuous, rising_indices, squeezed, usual, instant
     )
+    # Stamps that were only written in another order fit better when they are sorted.
     everywhere = np.arange(len(stamped_frames))
     ordered, unmoved = _fill_ticks(
         len(pts), stamped_frames, np.sort(continuous), everywhere, squeezed, usual, instant
     )
     if (np.diff(ordered) > 0).all() and _unevenness(ordered, usual) < _unevenness(ticks, usual):
         ticks, shifts = ordered, unmoved
+    # How far each frame was moved; one without a stamp moves with the frame before it.
     moved = np.zeros(len(pts))
     moved[stamped_frames] = continuous - stated
     before = np.maximum.accumulate(

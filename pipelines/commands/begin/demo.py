@@ -117,6 +117,7 @@ def run(options: argparse.Namespace) -> int:
     notes = stderr()
     videos = options.videos or _render(options.out / "footage")
     dataset_folder = options.out / "dataset"
+    # From raw footage, rendered or given, to a dataset.
     notes.print("1 of 4: raw video to clips and shards", style="bold")
     with curation_progress() as progress:
         files = kept_files(config.curate, [str(videos)], str(dataset_folder))
@@ -124,12 +125,14 @@ def run(options: argparse.Namespace) -> int:
     dataset = Dataset(open_storage(dataset_folder, config.curate.storage))
     if not options.json:
         print_accounting(dataset)
+    # Its page, with the buckets that training will use.
     notes.print("2 of 4: bucket report", style="bold")
     report_config = ReportConfig(buckets=config.stream.buckets, storage=config.curate.storage)
     report = write_report(dataset, report_config)
     if not options.json:
         print_buckets(dataset, report_config)
     notes.print("3 of 4: a short training run", style="bold")
+    # A run of few clips, so that it knows them by heart within minutes.
     chosen = _choose(dataset, config.stream.buckets)
     if chosen is not None:
         _write_chosen(options.out, chosen)
@@ -149,6 +152,7 @@ def run(options: argparse.Namespace) -> int:
         return EXIT_STOPPED
     _run(report_command, "report", options.out / "train")
     notes.print("4 of 4: videos of the trained model, from noise and a caption alone", style="bold")
+    # Videos from their captions alone, and how near each comes to its clip.
     learned: list[LearnedClip] = []
     if chosen is None:
         notes.print("none: no clip has a caption, so that nothing can be asked of the model")
@@ -157,6 +161,7 @@ def run(options: argparse.Namespace) -> int:
         samples = ("--samples", options.out / "samples")
         _run(report_command, "report", dataset_folder, "--config", options.out / "buckets.yaml", *samples)
         learned = _compare_learned(options.out, dataset, chosen)
+    # What was made is proven, and shown with what to try next.
     checked = verify(dataset.storage)
     if not checked.ok:
         raise RunError(f"the demo's dataset does not verify: {checked.problems[0]}")

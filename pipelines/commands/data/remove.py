@@ -49,6 +49,7 @@ def run(options: argparse.Namespace) -> int:
     from reelweave.pipelines.commands.look.report import REPORT, write_report
     from reelweave.pipelines.report.buckets import kept_config
 
+    # Who is named, and why.
     if not options.reason.strip():
         raise UsageError("--reason is empty; say why, it is kept in the manifest")
     today, reason = datetime.now(UTC).date().isoformat(), options.reason.strip()
@@ -57,12 +58,14 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError(f"--keys {options.keys} lists no key; give one a line")
     named = [*({"source": source} for source in options.source or ()), *({"key": key} for key in keys)]
     removals = [Removal(**name, date=today, reason=reason, samples=0) for name in named]
+    # A page that shows what is gone is written anew.
     config = storage_config(options)
     storage = open_storage(options.dataset, config)
     reported = storage.stat(REPORT) is not None
     done = remove(storage, *removals)
     if reported:
         write_report(Dataset(storage), kept_config(storage, config))
+    # What was rewritten, and what remains elsewhere.
     if options.json:
         print_json(
             {

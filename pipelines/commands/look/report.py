@@ -99,6 +99,7 @@ def run(options: argparse.Namespace) -> int:
     if options.workload is not None:
         report_steps.report_workload(options)
         return 0
+    # What is no page of one dataset: workloads, runs, several datasets, and wrong calls.
     if options.dataset is None:
         raise UsageError("give a DATASET: a folder or an s3:// prefix")
     if is_blend_file(options.dataset):
@@ -122,6 +123,7 @@ def run(options: argparse.Namespace) -> int:
             f"{options.dataset} holds no finished dataset (manifest.json, or .ledger of an unfinished curation) and no"
             " training run (metrics.jsonl, train.yaml or train-vae.yaml)"
         )
+    # Buckets from options, files and earlier reports, with budgets from measured shapes.
     config = report_config(options.dataset, options.config, report_steps.overrides(options))
     spare_memory()
     budgets, shapes = report_steps.measured_budgets(config.buckets, options)
@@ -131,6 +133,7 @@ def run(options: argparse.Namespace) -> int:
         keep_shapes(dataset.storage, shapes, str(options.shapes))
     if options.samples is not None:
         keep_sampled(dataset, options.samples)
+    # The page, served or written, and the same numbers in the terminal.
     if options.serve:
         from reelweave.pipelines.report.serve.dataset_pages import DatasetPages
 

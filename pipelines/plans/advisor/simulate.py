@@ -111,6 +111,7 @@ def expect_layout(model: VideoModel, one_gpu: OneGpu, machine: SamplingMachine, 
         machine: GPUs and links.
         layout: degrees; ranks of Ulysses are nearest, then ring, groups of LP, groups of guidance.
     """
+    # One evaluation on a rank: attention and the rest scale with the ranks of a sequence.
     work, latents = _divide_work(model, layout)
     context = layout.context
     passes = -(-model.passes // layout.cfg)
@@ -119,6 +120,7 @@ def expect_layout(model: VideoModel, one_gpu: OneGpu, machine: SamplingMachine, 
     attention_s = whole_pass_s * model.attention_share * work.attention / context
     linear_s = whole_pass_s * (1 - model.attention_share) * work.linear / context
 
+    # Exchanges of a sequence, of which ScaleFusion and DSP hide a part behind computing.
     tokens = max(context, round(model.tokens * work.linear))
     sent_u, sent_r = _context_bytes(model, layout, tokens)
     ulysses_s = _exchange(machine, layout.ulysses, sent_u, 2)
@@ -128,6 +130,7 @@ def expect_layout(model: VideoModel, one_gpu: OneGpu, machine: SamplingMachine, 
         pass_time, slicing = _slice_pass(model, machine, layout, whole_pass_s * work.linear)
         exposed_s, pass_s = pass_time.exposed, pass_time.computing
 
+    # Exchanges of a step: parts of latents, and the passes of guidance.
     part_bytes = latents / max(1, layout.lp) / model.steps if layout.lp > 1 else 0.0
     span = context * layout.lp
     step_s = _exchange(machine, span, part_bytes, 1) if layout.lp > 1 else 0.0
@@ -136,6 +139,7 @@ def expect_layout(model: VideoModel, one_gpu: OneGpu, machine: SamplingMachine, 
     exchange_s = evaluations * exposed_s + model.steps * (step_s + guided_s)
     denoise_s = evaluations * pass_s + exchange_s
 
+    # Decode, and what one rank sends in all.
     decode_ranks = min(layout.gpus, machine.decode_ranks)
     decode_s = one_gpu.decode_s / decode_ranks
     sent = evaluations * model.layers * (sent_u + sent_r)

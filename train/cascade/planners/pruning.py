@@ -53,6 +53,7 @@ def _narrow(times_SMK: Floats, degrees_K: IndexArray, has_SM: Flags, room: float
     last = modules - 1
     least_SM = np.zeros((samples, modules))
     for _ in range(_ROUNDS):
+        # Degrees that exceed the limit, with the least time of what runs before or behind.
         work = 0.0
         for sample in range(samples):
             before_s = 0.0
@@ -71,6 +72,7 @@ def _narrow(times_SMK: Floats, degrees_K: IndexArray, has_SM: Flags, room: float
                     min_work = min(min_work, times_SMK[sample, module, k] * degrees_K[k])
                 least_SM[sample, module] = min_work
                 work += min_work
+        # Degrees whose work exceeds the least of their module by more than there is room for.
         if not work <= room:
             return False
         for sample in range(samples):

@@ -168,6 +168,7 @@ def _panel(group: ET.Element, panel: Panel, row: int, scale: float, end_s: float
 
 def _cascade(group: ET.Element, run: Run, row: int, scale: float) -> None:
     """Draw a rectangle per block of adjacent GPUs, with a label on the largest if it fits."""
+    # A group with its title; shade by module, hue by sample.
     x, width = run.start_s * scale, max((run.end_s - run.start_s) * scale, 0.8)
     element = ET.SubElement(group, "g")
     ET.SubElement(
@@ -190,6 +191,7 @@ def _cascade(group: ET.Element, run: Run, row: int, scale: float) -> None:
                 "fill": fill,
             },
         )
+    # The longest label that fits the largest block, dark on light and light on dark.
     first, last = max(blocks, key=lambda block: block[1] - block[0])
     caption = next(
         (
