@@ -160,6 +160,7 @@ def _describe_sample(region: bytes) -> Row:
         found = probe(media)
     except SourceError as error:
         raise SourceError(f"its .{suffix} {error}") from error
+    # Its caption, and what is marked of its film.
     text, caption_source = whole_caption(members)
     caption = shorten(text)
     digest = hashlib.sha256(media).hexdigest()

@@ -71,6 +71,7 @@ def bench_decode(
             for _ in VideoStream(dataset, config):
                 pass
 
+        # The same draws by the stream and by bare decoders, in as many threads.
         readers: dict[str, Callable[[], object]] = {
             "stream": stream,
             "pyav": lambda: _in_threads(_pyav, draws, config.workers),

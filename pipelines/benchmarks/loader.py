@@ -39,6 +39,7 @@ def bench_loader(samples: int = SAMPLES) -> dict[str, Any]:
         rows = list(range(samples))
         shuffled = np.random.default_rng(0).permutation(samples).tolist()
         (folder / "copy").mkdir()
+        # The same clips by each reader; all must have read every byte.
         readers: dict[str, Epoch] = {
             "raw": lambda: _raw(shards),
             "reelweave": lambda: _clips(dataset, rows),

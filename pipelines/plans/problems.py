@@ -50,6 +50,7 @@ def pose_problems(options: argparse.Namespace, links: "Links | None", steps: "Tr
     """
     from reelweave.train.cascade.simulation.cases import DEGREES, HUNYUAN_720P, MEMORY_TOKENS, case_samples
 
+    # A case of the paper has its own costs, GPUs and degrees.
     if steps is None and options.trace is None:
         for name in ("costs", "cost_table", "degrees", "memory_gib"):
             if getattr(options, name) is not None:
@@ -62,6 +63,7 @@ def pose_problems(options: argparse.Namespace, links: "Links | None", steps: "Tr
     from reelweave.loader.buckets.tokens import COMPRESSIONS
     from reelweave.train.cascade.simulation.trace import read_trace
 
+    # Steps of a dataset, a workload or a trace, with costs from a table, a fit or the paper.
     name, trace = str(options.trace or options.what), steps or read_trace(options.trace)
     degrees = _degrees(options.degrees) if options.degrees else None
     if options.cost_table:

@@ -72,6 +72,7 @@ def keep_sampled(dataset: Dataset, folder: Path) -> list[SampledVideo]:
     videos, clips, sampled = video_set(folder), DatasetClips(dataset), []
     for index, path in enumerate(videos.paths[:_MOST_VIDEOS]):
         video_CTHW, _ = read_video(path)
+        # The clip that it comes nearest to, and both as strips of frames.
         near = clips.nearest(video_CTHW)
         row, frames = dataset.row(near.row), video_CTHW.shape[1]
         clip_CTHW = clip_frames(dataset, near.row, (video_CTHW.shape[2], video_CTHW.shape[3]))[:, :frames]

@@ -53,6 +53,7 @@ def pass_gate(
     """
     cache = sampler.config.cache
     assert cache is not None
+    # The video without a cache, which also shows how outputs follow inputs.
     exact = replace(
         sampler,
         config=sampler.config.model_copy(update={"cache": cache.model_copy(update={"threshold": 0.0})}),
@@ -60,6 +61,7 @@ def pass_gate(
     exact_BCTHW = exact.decode(exact.denoise(passes, [seed], lambda: None, first_frames_BCTHW))
     assert exact.cache is not None
     polynomial = exact.cache.fit() if cache.kind == "teacache" else None
+    # The same video with it, and how far apart the two are; the first rank has the pictures.
     sampler = replace(sampler, cache_polynomial=polynomial)
     cached_BCTHW = sampler.decode(sampler.denoise(passes, [seed], lambda: None, first_frames_BCTHW))
     assert sampler.cache is not None

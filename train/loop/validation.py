@@ -92,6 +92,7 @@ class Validator:
             raise UsageError(
                 "validation.weights=ema: this run keeps no average; set train.ema, or weights=model"
             )
+        # Where videos go, and how the ranks of the run's layout make one.
         ranks = layout.ranks
         self._data, self._video = ranks.along(*DATA), ranks.along(*MODEL)
         self._files = ValidationFiles(
@@ -107,6 +108,7 @@ class Validator:
             validation.config,
             VideoLayout(runner, decoder, video=self._video, low_noise=low_noise),
         )
+        # What can be wrong is found before the first step; texts and pictures are encoded once.
         for row in validation.rows:
             self._sampler.check_first_frames(row.image_frames if row.image else 0)
         self._own = range(self._data.rank, len(validation.rows), self._data.size)

@@ -63,6 +63,7 @@ class ValidationFiles:
         aside, folder = self._aside(step), self.folder(step)
         indices = range(len(self._rows))
         failed = {n: path.read_text() for n in indices if (path := aside / f"{n:03d}.txt").exists()}
+        # Complete beside its place first, then renamed: a reader sees all of a step or nothing.
         manifest = {
             "step": step,
             "weights": self._weights,
@@ -85,6 +86,7 @@ class ValidationFiles:
             self._write_sheet(step)
         except OSError as error:
             raise RunError(f"validation cannot write {folder}: {error}") from error
+        # What the log says of it.
         message = f"{len(indices) - len(failed)} validation videos"
         if failed:
             message += f" ({len(failed)} failed: {next(iter(failed.values()))})"

@@ -50,11 +50,13 @@ def check_shards(
     """
     result = CheckedShards()
     listed = {shard.path for shard in manifest.shards}
+    # Files that the manifest does not know; a folder of other people's tars may hold any.
     for item in storage.list("shards/") if manifest.foreign is None else ():
         if item.path.removesuffix(".idx") not in listed:
             result.problems.append(f"{item.path} lies among the shards, but manifest.json does not list it")
     idx_sha256 = {file.path: file.sha256 for file in manifest.files}
     for index, shard in enumerate(manifest.shards):
+        # The offsets beside each tar, as the index gives them.
         shard_rows = [] if rows is None else to_rows(rows.table(index))
         progress(shard.path)
         end = shard_rows[-1]["offset"] + shard_rows[-1]["size"] if shard_rows else 0
@@ -65,6 +67,7 @@ def check_shards(
             and idx_sha256.get(f"{shard.path}.idx") != expected_idx
         ):
             result.problems.append(f"{shard.path}.idx does not hold the offsets of index.parquet")
+        # The tar itself: that it is there, its own file, of its size, and every sample as its row says.
         info = storage.stat(shard.path)
         if info is None:
             result.problems.append(f"{shard.path} is missing, or is no file")

@@ -179,6 +179,7 @@ def _forecast_change(options: argparse.Namespace, config: "CurateConfig") -> int
     from reelweave.curate.run.sample_run import forecast_update
 
     rates = resolve(ForecastConfig, None, options.rates, "--rates")
+    # What would be done, and what the same cost before.
     work = forecast_update(
         options.inputs,
         options.out,

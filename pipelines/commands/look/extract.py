@@ -46,6 +46,7 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError(
             f"{options.key!r} is a source; its clips are listed by {hint('show', options.dataset, options.key)}"
         )
+    # All files are checked before one is written.
     clip = locate_clip(dataset, key)
     if clip is None:
         raise RunError(_reason_gone(dataset, row))

@@ -279,6 +279,7 @@ def print_buckets(dataset: Dataset, config: ReportConfig) -> None:
             ],
         )
     )
+    # What is used in part, and what no bucket takes.
     if advice := advise_oversized(stats.buckets):
         out.print(advice, markup=False, soft_wrap=True)
     assignment = assign(index, config.buckets)

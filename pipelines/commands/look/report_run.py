@@ -32,6 +32,7 @@ def report_runs(options: argparse.Namespace) -> int:
     from reelweave.pipelines.report.web.files import publish
 
     folders = [Path(name) for name in (options.dataset, *options.others)]
+    # Folders and options that do not go together.
     for folder in folders:
         if not is_run(folder):
             raise UsageError(
@@ -47,6 +48,7 @@ def report_runs(options: argparse.Namespace) -> int:
             raise UsageError("--out is for the page that is written; --serve writes none")
         serve(RunPages(folders, options.memory_gib), options, {"runs": [str(folder) for folder in folders]})
         return 0
+    # The page, and the same numbers in the terminal.
     where = options.out or folders[0] / (PAGE if len(folders) == 1 else COMPARED)
     check_own(where)
     figures = read_runs(folders, options.memory_gib)

@@ -45,6 +45,7 @@ def run(options: argparse.Namespace) -> int:
     """Search and print the nearest clips, best first."""
     from reelweave.curate.search.search import ClipSearch
 
+    # Exactly one of words, an example, and making the index.
     if options.index and options.words is None and options.like is None:
         return _make_index(options)
     if options.index:

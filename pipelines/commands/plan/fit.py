@@ -37,6 +37,7 @@ def run(options: argparse.Namespace) -> int:
         value = getattr(options, name)
         if value is not None and not 0 < value < 1e9:
             raise UsageError(f"--{name.replace('_', '-')} is {value}; it must be above 0")
+    # Both kinds of costs; keys for a stream come from a fit without doubts alone.
     text = read_text(options.csv)
     timings = read_timings(text, str(options.csv))
     fits = {"linear_quadratic": fit_linear_quadratic(timings), "power": fit_power(timings)}

@@ -126,6 +126,7 @@ def cascades(name: str, title: str, slices: Sequence[Slice], note: str = "") -> 
     shown = sorted((part for part in slices if part.rank in drawn), key=lambda one: (one.rank, one.start_s))
     if len(ranks) > MOST_RANKS:
         note = f"{note} The first {MOST_RANKS} of {len(ranks)} ranks are drawn.".strip()
+    # A row per rank, what was planned above what was executed.
     base = bars(name, title, {}, "seconds", note)
     encoding: dict[str, Any] = {
         "y": {"field": "rank", "type": "ordinal", "title": "rank"},
@@ -159,6 +160,7 @@ def cascades(name: str, title: str, slices: Sequence[Slice], note: str = "") -> 
         },
     }
     layer = [bar]
+    # Labels where there is room for them.
     if len(shown) <= _LABELS_UP_TO:
         text = {"type": "text", "align": "left", "dx": 3, "fontSize": 10, "clip": True, "limit": 110}
         layer.append({"mark": text, "encoding": {**encoding, "text": {"field": "label", "type": "nominal"}}})
@@ -190,6 +192,7 @@ def wait_map(name: str, title: str, ranks: RankTable, slow: Collection[int], not
         note: sentence below the heading.
     """
     base = bars(name, title, {}, "percent", note)
+    # A row per rank, a rectangle per span of steps.
     labels = [f"rank {row.rank}{', slow' if row.rank in slow else ''}" for row in ranks.rows]
     values = [
         {"rank": label, "from": begin, "to": end, "wait": 100 * share, "steps": f"{end:,}"}

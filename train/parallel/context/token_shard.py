@@ -218,6 +218,7 @@ def _two_streams(grids: Sequence[Grid], inputs: DenoisingInputs, ranks: ContextP
     videos, texts = (
         Segments.of(n, timestep_input.device) for n in (list(map(math.prod, grids)), text_lengths)
     )
+    # Each sample's video and text lie behind each other, and ranks cut the whole; then each stream has its cut.
     pairs = list(zip(videos.lengths, texts.lengths, strict=True))
     cut = ranks.cut(sum(map(sum, pairs)))
     counts_Pn = cut.counts([length for pair in pairs for length in pair])
@@ -226,6 +227,7 @@ def _two_streams(grids: Sequence[Grid], inputs: DenoisingInputs, ranks: ContextP
     )
     video, text = video_cut.part(ranks.rank), text_cut.part(ranks.rank)
     video_counts, own_text = (counts_Pn[ranks.rank][first::2] for first in (0, 1))
+    # Attention over both streams, and of the last block over queries of the video alone.
     if inputs.packed:
         joint = Segments.of(list(map(sum, pairs)), timestep_input.device)
         both = ranks.attend_packed(cut, joint)
