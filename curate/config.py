@@ -122,7 +122,7 @@ class SourceStageConfig(BaseModel, frozen=True, extra="forbid"):
             the ledger notices.
     """
 
-    REVISION: ClassVar = 48
+    REVISION: ClassVar = 49
 
     probe: ProbeConfig = ProbeConfig()
     shots: ShotConfig = ShotConfig()

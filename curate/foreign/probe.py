@@ -28,6 +28,8 @@ from reelweave.curate.frames.probe import ProbeConfig
 from reelweave.curate.frames.source import SourceError, open_video
 from reelweave.loader.dataset.colour.matrix import matrix_fault
 from reelweave.loader.dataset.colour.transparency import OverBlack
+from reelweave.loader.dataset.samples.frames.gif_delays import with_usual_delays
+from reelweave.loader.dataset.samples.frames.lasting_turn import LastingTurn
 from reelweave.loader.dataset.samples.frames.reorder import FrameOrder
 from reelweave.loader.dataset.samples.frames.shown_frames import PacketFrames
 from reelweave.loader.dataset.samples.frames.vp9_sizes import is_left_out
@@ -41,7 +43,7 @@ from reelweave.loader.dataset.tars.pictures import (
 )
 from reelweave.loader.errors import refuse_shortage
 
-PROBE_VERSION = 20
+PROBE_VERSION = 21
 """Revision of this code: higher when the same bytes give other values; tars probed by older code are read again."""
 
 _MAX_SIDE = 16384
@@ -64,6 +66,7 @@ class Media:
         transparent: True if the first frame has a transparent pixel.
         cropped: True if the container states edges that players cut off; height and width are with them.
         rest: True if further pictures, or films, lie behind the first one, which alone is read.
+        turned: True if a message of the codec itself turns pictures, which players may not do.
         immersive: Words for a panorama, or both views of 3D, as which it is marked; "" for flat pictures.
     """
 
@@ -78,6 +81,7 @@ class Media:
     transparent: bool = False
     cropped: bool = False
     rest: bool = False
+    turned: bool = False
     immersive: str = ""
 
 
@@ -118,7 +122,7 @@ def probe(data: bytes | memoryview) -> Media:
             )
         if times.ends_cut:
             raise SourceError("is cut off: its last frame is not whole")
-        told, tick_s = packets.finish(), float(stream.time_base or 0)
+        turned, told, tick_s = packets.turned, packets.finish(), float(stream.time_base or 0)
         if told is not None and frame.pts != told.pts[0]:
             told = None  # frames at the beginning are lost
         codec = stream.codec_context.codec.canonical_name
@@ -129,7 +133,7 @@ def probe(data: bytes | memoryview) -> Media:
         interlaced, transparent = bool(frame.interlaced_frame), OverBlack().is_transparent(frame)
         view = immersive(frame)
         is_picture, stated = container.format.name.endswith("_pipe"), stream.average_rate
-    decoded, combed = _decoded_stamps(data) if told is None or heads.change else ([], False)
+    decoded, combed = _decoded_stamps(data) if told is None or heads.change or turned else ([], False)
     stamps = decoded if told is None else told.pts.tolist()
     pace = pace_of_image(len(stamps)) if is_picture else pace_of(stamps, tick_s, times, stated)
     return Media(
@@ -144,6 +148,7 @@ def probe(data: bytes | memoryview) -> Media:
         transparent=transparent,
         cropped=stated_data.crop is not None,
         rest=rest,
+        turned=turned,
         immersive=view,
     )
 
@@ -167,10 +172,9 @@ def _decoded_stamps(data: bytes | memoryview) -> tuple[list[int | None], bool]:
         meter = ShapeMeter(
             stream, stream.codec_context, ProbeConfig(max_width=_MAX_SIDE, max_height=_MAX_SIDE)
         )
-        order = FrameOrder(stream)
-        shown = (
-            frame for packet in container.demux(stream) for frame in order.sort(meter.decode(packet), packet)
-        )
+        order, turn = FrameOrder(stream), LastingTurn(stream)
+        packets = with_usual_delays(container.demux(stream), container.format.name)
+        shown = (frame for packet in packets for frame in order.sort(meter.decode(turn(packet)), packet))
         found = [(frame.pts, bool(frame.interlaced_frame)) for frame in shown]
     if not found:
         raise SourceError("has no frame that can be decoded")
@@ -190,7 +194,8 @@ def _demux(
     bound = bounded_packets(stream, codec)
     name, frame = container.format.name, None
     times = PacketTimes(stream.frames, counts_ticks=name == "avi", lasts_as_coded="mp4" in name)
-    for packet in container.demux(stream):
+    turn = LastingTurn(stream)
+    for packet in with_usual_delays(container.demux(stream), name):
         if packet.size:
             times.add(packet)
             heads.add(packet)
@@ -198,7 +203,7 @@ def _demux(
         if frame is None:
             if fault := without_base(packet):
                 raise SourceError(fault)
-            coded = bound(packet)
+            coded = turn(bound(packet))
             frames = codec.decode(coded)
             frame = None if is_left_out(packet, coded) else next(iter(frames), None)
     if frame is None:

@@ -35,6 +35,10 @@ _SAID = {
         "hold more behind the first picture or film, such as gain maps, other views or joined films",
         "only the first one trains, as players show it; split joined films",
     ),
+    "turned": (
+        "are turned upright as the codec says (display orientation)",
+        "players may show them otherwise",
+    ),
 }
 _SINGULAR = {"are": "is", "have": "has", "hold": "holds"}
 _SORTED = "members of a sample must lie side by side, as `tar --sort=name` writes them"

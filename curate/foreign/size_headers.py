@@ -7,7 +7,7 @@ from av.video.codeccontext import VideoCodecContext
 from av.video.stream import VideoStream
 
 from reelweave.curate.foreign.resized_frames import SEQUENCE, Av1Sizes, open_units, resizes_vp9
-from reelweave.curate.frames.container.nal_units import nal_units, prefix_bytes
+from reelweave.loader.dataset.samples.frames.nal_units import nal_units, prefix_bytes
 
 _PARAMETERS = {"h264": (0, 0x1F, 7), "hevc": (1, 0x3F, 33)}
 """Shift, mask and nal_unit_type of sequence parameter sets: ITU-T H.264, table 7-1, and H.265, table 7-1."""

@@ -29,6 +29,7 @@ MARKS = {
     "transparent": ("alpha", "transparent"),
     "cropped": ("crop", "container"),
     "rest": ("rest", "unread"),
+    "turned": ("turn", "codec"),
 }
 """Entry of the column ``attributes`` for each attribute of `Media` that is true or false."""
 

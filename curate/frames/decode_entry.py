@@ -8,8 +8,8 @@ from av.container import InputContainer
 from av.packet import Packet
 from av.video.stream import VideoStream
 
-from reelweave.curate.frames.container.nal_units import nal_units, prefix_bytes
 from reelweave.curate.frames.source import SourceError
+from reelweave.loader.dataset.samples.frames.nal_units import nal_units, prefix_bytes
 
 CONTAINERS = ("mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm")
 """Containers with an index of key frames and exact time stamps, by their names in FFmpeg."""

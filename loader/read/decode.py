@@ -127,7 +127,7 @@ def _decode_from_key(clip: bytes | memoryview, indices: IndexArray, video_CTHW: 
 
     with open_clip(clip) as (container, stream):
         told_frames = read_told(container, stream)
-        if told_frames is None:
+        if told_frames is None or told_frames.turned:
             return False
         if len(told_frames.pts) <= (last := int(indices[-1])):
             raise _too_short(len(told_frames.pts), last)

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from fractions import Fraction
 from typing import Any
 
 from av.packet import Packet
 
 from reelweave.curate.frames.clocks.laps import without_laps
 from reelweave.curate.frames.clocks.ogg_begin import with_signs
-
-_SHORTEST_S, _USUAL_S = Fraction(1, 100), Fraction(1, 10)
-"""Delay up to which browsers take that of a GIF as none, and what they take in its place."""
+from reelweave.loader.dataset.samples.frames.gif_delays import with_usual_delays
 
 
 def mended_stamps(packets: Iterable[Packet[Any]], container: str) -> Iterator[Packet[Any]]:
@@ -23,20 +20,6 @@ def mended_stamps(packets: Iterable[Packet[Any]], container: str) -> Iterator[Pa
         container: Name of the container in FFmpeg.
     """
     if container == "gif":
-        yield from _with_usual_delays(packets)
+        yield from with_usual_delays(packets, container)
     else:
         yield from without_laps(with_signs(packets, container), container)
-
-
-def _with_usual_delays(packets: Iterable[Packet[Any]]) -> Iterator[Packet[Any]]:
-    later = 0
-    for packet in packets:
-        if packet.size and packet.pts is not None and packet.time_base:
-            packet.pts += later
-            packet.dts = packet.pts
-            delay = packet.duration or 0
-            if delay * packet.time_base <= _SHORTEST_S:
-                usual = int(_USUAL_S / packet.time_base)
-                later += usual - delay
-                packet.duration = usual
-        yield packet

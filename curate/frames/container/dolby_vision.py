@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from av.packet import Packet
 from av.video.stream import VideoStream
 
-from reelweave.curate.frames.container.nal_units import nal_units, prefix_bytes, without_emulation
+from reelweave.loader.dataset.samples.frames.nal_units import nal_units, prefix_bytes, without_emulation
 
 _NEVER_COMPATIBLE = (1, 3, 5)  # profiles whose pictures hold colours of Dolby's own
 _BY_ID = (10, 20)  # profiles that are so where no other system is named

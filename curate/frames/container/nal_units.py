@@ -1,49 +1,10 @@
-"""NAL units in packets of H.264 and HEVC."""
+"""NAL units in packets of H.264 and HEVC, as the loader reads them."""
 
-from __future__ import annotations
+from reelweave.loader.dataset.samples.frames.nal_units import (
+    nal_bounds,
+    nal_units,
+    prefix_bytes,
+    without_emulation,
+)
 
-from collections.abc import Iterator
-
-_START = b"\0\0\1"
-
-
-def prefix_bytes(header: bytes, codec: str) -> int | None:
-    """Return the bytes of a length prefix, or None for start codes.
-
-    Args:
-        header: Parameter sets of the stream; a first byte of 1 means length prefixes (ISO/IEC 14496-15).
-        codec: "h264" or "hevc".
-    """
-    at = 21 if codec == "hevc" else 4
-    return (header[at] & 3) + 1 if header[:1] == b"\x01" and len(header) > at else None
-
-
-def nal_units(packet: bytes, prefix: int | None) -> Iterator[bytes]:
-    """Yield the NAL units of a packet that are not empty; arguments as of `nal_bounds`."""
-    for _, begin, end in nal_bounds(packet, prefix):
-        yield packet[begin:end]
-
-
-def nal_bounds(packet: bytes, prefix: int | None) -> Iterator[tuple[int, int, int]]:
-    """Yield of each NAL unit that is not empty where its prefix begins, where it begins itself, and where it ends.
-
-    Args:
-        packet: Packet, length-prefixed (ISO/IEC 14496-15) or with start codes (ITU-T H.264, annex B).
-        prefix: Bytes of a length prefix; None for start codes.
-    """
-    at = 0 if prefix is not None else packet.find(_START)
-    while at >= 0 and at + (prefix or 0) < len(packet):
-        if prefix is None:
-            begin, following = at + len(_START), packet.find(_START, at + len(_START))
-            end = len(packet) if following < 0 else following
-        else:
-            begin = at + prefix
-            end = following = begin + int.from_bytes(packet[at:begin], "big")
-        if end > begin:
-            yield at, begin, min(end, len(packet))
-        at = following
-
-
-def without_emulation(unit: bytes) -> bytes:
-    """Return a NAL unit without the bytes that keep start codes out of it (ITU-T H.264, 7.4.1)."""
-    return unit.replace(b"\0\0\3", b"\0\0")
+__all__ = ["nal_bounds", "nal_units", "prefix_bytes", "without_emulation"]

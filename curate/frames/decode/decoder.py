@@ -17,7 +17,6 @@ from reelweave.curate.frames.container.dolby_vision import without_base
 from reelweave.curate.frames.container.encryption import EncryptedError, is_encrypted
 from reelweave.curate.frames.container.side_data import Cropper
 from reelweave.curate.frames.decode.dv_blocks import DvBlocks
-from reelweave.curate.frames.decode.lasting_turn import LastingTurn
 from reelweave.curate.frames.decode.lost_frames import LostFrames
 from reelweave.curate.frames.decode.slice_checks import SliceChecks
 from reelweave.curate.frames.frame_times import Damage
@@ -27,6 +26,7 @@ from reelweave.curate.frames.probe import ProbeConfig, check_frame, check_size, 
 from reelweave.curate.frames.source import SourceError
 from reelweave.loader.dataset.colour.chain import Chain
 from reelweave.loader.dataset.colour.transparency import OverBlack
+from reelweave.loader.dataset.samples.frames.lasting_turn import LastingTurn
 from reelweave.loader.dataset.samples.frames.reorder import FrameOrder
 from reelweave.loader.dataset.samples.frames.video_stream import codec_of, is_checked
 from reelweave.loader.dataset.samples.frames.vp9_sizes import bound_packet, is_left_out, refuse_huge
@@ -85,8 +85,7 @@ class Decoder:
         self._shows_alpha = stream.codec_context.name != "rawvideo"
         self._codec = codec_with_alpha(stream)
         self._bounded = bounded_packets(stream, self._codec)
-        is_turnable = stream.codec_context.codec.canonical_name in ("h264", "hevc")
-        self._turn = LastingTurn(stream) if is_turnable else None
+        self._turn = LastingTurn(stream)
         self._crop, self._order = Cropper(stream), FrameOrder(stream)
         self._meter = None if limits is None else ShapeMeter(stream, self._codec, limits, self._crop)
 
@@ -113,7 +112,7 @@ class Decoder:
     @property
     def turned(self) -> bool:
         """True when a message of the codec itself turned pictures so far."""
-        return self._turn is not None and self._turn.seen
+        return self._turn.seen
 
     @property
     def last_packet(self) -> tuple[int, int]:
@@ -185,7 +184,7 @@ class Decoder:
                     self._checks.is_damaged(packet) or self._blocks.is_damaged(packet)
                 )
                 try:
-                    coded = self._bounded(packet) if self._turn is None else self._turn(packet)
+                    coded = self._turn(self._bounded(packet))
                     if is_left_out(packet, coded):
                         self._codec.decode(coded)
                         decoded: list[VideoFrame] = []

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reelweave.loader.base.arrays import Floats
+from reelweave.loader.dataset.samples.frames.lasting_turn import LastingTurn
 from reelweave.loader.dataset.samples.frames.video_stream import decode_stream, open_clip
 
 if TYPE_CHECKING:
@@ -36,11 +37,13 @@ class ToldFrames(NamedTuple):
         pts: int64 [frames], rising: time stamps in ticks of the stream.
         is_key: bool [frames]: decoding can begin here.
         hidden: Number of packets whose frames are not shown.
+        turned: True if a message of the codec turns frames, which may lie before the key frame of one.
     """
 
     pts: NDArray[np.int64]
     is_key: NDArray[np.bool_]
     hidden: int
+    turned: bool = False
 
 
 class PacketFrames:
@@ -54,10 +57,11 @@ class PacketFrames:
         self._tells = self._codec in _TOLD and container.format.name != "avi"
         self._first: int | None = None
         self._shown: list[tuple[int, bool]] = []
-        self._hidden = 0
+        self._hidden, self._turn = 0, LastingTurn(stream)
 
     def add(self, packet: "Packet[Any]") -> None:
         """Take the next packet; those without content count for nothing."""
+        self._turn(packet)
         if not packet.size or not self._tells:
             return
         pts = packet.pts
@@ -74,6 +78,11 @@ class PacketFrames:
             else:
                 self._shown.append((pts, packet.is_keyframe))
 
+    @property
+    def turned(self) -> bool:
+        """True if a message of the codec turns frames."""
+        return self._turn.seen
+
     def finish(self) -> ToldFrames | None:
         """Return the shown frames, once all packets are added; None if only decoding tells them."""
         pts = np.array([pts for pts, _ in self._shown], np.int64)
@@ -81,7 +90,8 @@ class PacketFrames:
         pts = pts[order]
         if not self._tells or not len(pts) or not (np.diff(pts) > 0).all():
             return None
-        return ToldFrames(pts, np.array([key for _, key in self._shown])[order], self._hidden)
+        is_key = np.array([key for _, key in self._shown])[order]
+        return ToldFrames(pts, is_key, self._hidden, self.turned)
 
     def _starts_afresh(self, packet: "Packet[Any]") -> bool:
         """Return whether all frames from a key frame on can be decoded: in H.264 not from a mere recovery point."""

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, cast
 
+from reelweave.loader.dataset.samples.frames.gif_delays import with_usual_delays
+from reelweave.loader.dataset.samples.frames.lasting_turn import LastingTurn
 from reelweave.loader.dataset.samples.frames.reorder import (
     FrameOrder,
     delay_decoder,
@@ -67,21 +69,25 @@ def decode_stream(container: "InputContainer", stream: "VideoStream") -> Iterato
     elif is_reordered(stream):
         yield from _decode_in_order(container, stream)
     else:
-        yield from container.decode(stream)
+        for packet in with_usual_delays(container.demux(stream), container.format.name):
+            yield from codec.decode(packet)
 
 
 def _decode_in_order(container: "InputContainer", stream: "VideoStream") -> Iterator["VideoFrame"]:
-    """Yield all frames in the order of their stamps, also where the stream understates how far they are moved."""
+    """Yield all frames in the order of their stamps, turned as lasting messages of their codec say.
+
+    The stream may understate how far frames are moved.
+    """
     packets = container.demux(stream)
     ahead, fault = read_ahead(packets)
     delay_decoder(stream, ahead)
-    order = FrameOrder(stream)
+    order, turn = FrameOrder(stream), LastingTurn(stream)
     for packet in ahead:
-        yield from order.sort(stream.codec_context.decode(packet), packet)
+        yield from order.sort(stream.codec_context.decode(turn(packet)), packet)
     if fault is not None:
         raise fault
     for packet in packets:
-        yield from order.sort(stream.codec_context.decode(packet), packet)
+        yield from order.sort(stream.codec_context.decode(turn(packet)), packet)
 
 
 def is_checked(stream: "VideoStream") -> bool:

@@ -7,9 +7,10 @@ import av
 import numpy as np
 import pytest
 
-from reelweave.curate.frames.container.nal_units import prefix_bytes
+from reelweave.loader.dataset.samples.frames.nal_units import prefix_bytes
 from tests.cutting import curated
 from tests.media import read_number, write_video
+from tests.player import ffmpeg
 from tests.thorough import but
 
 FRAMES, SIZE = 75, (192, 128)
@@ -82,3 +83,13 @@ def test_a_message_ends_with_its_coded_sequence(tmp_path: Path) -> None:
         (25, *SIZE[::-1]),
         (50, *SIZE),
     ]
+
+
+def test_a_piece_by_copy_shows_no_frame_that_is_cut_off(tmp_path: Path) -> None:
+    whole, piece = film(tmp_path / "whole.mp4", "libx264", every=25), tmp_path / "piece.mp4"
+    ffmpeg(f"-ss 1.4 -i {whole} -c copy -y {piece}".split())
+    ((record, clip),) = curated(piece, tmp_path / "out", spans={"min_clip_s": 0.5})
+    assert (record.frames, record.width, record.height) == (FRAMES - 35, *SIZE[::-1])
+    with av.open(io.BytesIO(clip)) as container:
+        pictures = [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
+    assert [read_number(np.rot90(picture, -1)) for picture in pictures] == list(range(35, FRAMES))

@@ -4,14 +4,13 @@ H.264 calls it display orientation (ITU-T H.264, D.1.27), HEVC too (ITU-T H.265,
 again with each picture for which it holds.
 """
 
-from __future__ import annotations
+from typing import TYPE_CHECKING, cast
 
-from typing import cast
+from reelweave.loader.dataset.samples.frames.nal_units import nal_bounds, prefix_bytes, without_emulation
 
-from av.packet import Packet
-from av.video.stream import VideoStream
-
-from reelweave.curate.frames.container.nal_units import nal_bounds, prefix_bytes, without_emulation
+if TYPE_CHECKING:
+    from av.packet import Packet
+    from av.video.stream import VideoStream
 
 _ORIENTATION = 47  # payload of SEI
 _SEI = {"h264": 6, "hevc": 39}
@@ -26,22 +25,25 @@ class LastingTurn:
     """Messages of one stream on how its pictures are turned.
 
     Args:
-        stream: Video stream that is decoded, of H.264 or HEVC.
+        stream: Video stream that is decoded.
 
     Attributes:
         seen: True once a message turned pictures.
     """
 
-    def __init__(self, stream: VideoStream) -> None:
+    def __init__(self, stream: "VideoStream") -> None:
         context = stream.codec_context
         self._codec = context.codec.canonical_name
         self._prefix = prefix_bytes(context.extradata or b"", self._codec)
         self._message = b""  # that holds
         self.seen = False
 
-    def __call__(self, packet: Packet[VideoStream]) -> Packet[VideoStream]:
-        """Return the packet of a picture, with the message that holds for it."""
-        if not packet.size:
+    def __call__(self, packet: "Packet[VideoStream]") -> "Packet[VideoStream]":
+        """Return the packet of a picture, with the message that holds for it; of a codec without messages as it is.
+
+        A picture that an edit list leaves out needs none, and its packet must keep the mark that says so.
+        """
+        if not packet.size or self._codec not in _SEI:
             return packet
         is_stated = False
         for at, kind, unit in self._units_to_picture(packet):
@@ -50,7 +52,8 @@ class LastingTurn:
                     return packet
                 if kind in _BEGINS[self._codec]:
                     self._message = b""
-                return self._with_message(packet, at) if self._message else packet
+                holds = self._message and not packet.is_discard
+                return self._with_message(packet, at) if holds else packet
             payload = _orientation(unit[_HEADER[self._codec] :]) if kind == _SEI[self._codec] else None
             if payload is not None:
                 is_stated = True
@@ -59,7 +62,7 @@ class LastingTurn:
                 self.seen |= turns
         return packet
 
-    def _units_to_picture(self, packet: Packet[VideoStream]) -> list[tuple[int, int, memoryview]]:
+    def _units_to_picture(self, packet: "Packet[VideoStream]") -> list[tuple[int, int, memoryview]]:
         """Return where each NAL unit begins with its prefix, its type, and itself, up to the first of a picture."""
         # Messages come before pictures, whose end is far: at 40 Mbit/s to look for it takes 4 % of the decode.
         for data in (bytes(memoryview(packet)[:_HEAD_BYTES]), packet):
@@ -74,7 +77,9 @@ class LastingTurn:
                     return units
         return units
 
-    def _with_message(self, packet: Packet[VideoStream], at: int) -> Packet[VideoStream]:
+    def _with_message(self, packet: "Packet[VideoStream]", at: int) -> "Packet[VideoStream]":
+        from av.packet import Packet
+
         data = bytes(packet)
         head = b"\0\0\1" if self._prefix is None else len(self._message).to_bytes(self._prefix, "big")
         twin = cast("Packet[VideoStream]", Packet(data[:at] + head + self._message + data[at:]))
@@ -85,6 +90,7 @@ class LastingTurn:
             packet.time_base,
         )
         twin.is_keyframe, twin.stream = packet.is_keyframe, packet.stream
+        twin.is_corrupt, twin.opaque = packet.is_corrupt, packet.opaque
         return twin
 
 
