@@ -107,7 +107,7 @@ def cut(
                 try:
                     clip = source.clip(span, encoded.get(span), left_bytes)
                 except SeamError:
-                    clip = _encode_whole(file, timeline, span, size, config, left_bytes, sound_clock)
+                    clip = _encode_whole(file, timeline, span, size, config, left_bytes, sound_clock, entry)
                 left_bytes -= len(clip.data)
                 if left_bytes < 0:
                     raise CutError(encode.TOO_LARGE)
@@ -127,6 +127,7 @@ def _encode_whole(
     config: CutConfig,
     max_bytes: float,
     sound_clock: SoundClock | None,
+    entry: Entry | None,
 ) -> CutClip:
     """Return the clip of a span whose smart cut did not verify, from a pass of its own over the source.
 
@@ -134,7 +135,9 @@ def _encode_whole(
         CutError: The span gives no clip.
     """
     where = file.tell()  # the other pass reads on there
-    (clip,) = cut(file, timeline, [span], size, config, None, max_bytes=max_bytes, sound_clock=sound_clock)
+    (clip,) = cut(
+        file, timeline, [span], size, config, max_bytes=max_bytes, sound_clock=sound_clock, entry=entry
+    )
     file.seek(where)
     if isinstance(clip, FailedClip):
         raise CutError(clip.reason)
@@ -171,12 +174,8 @@ class _Pass:
         # Stamps that do not rise allow no copying.
         keep_video = config.mode in ("copy", "auto") and timeline.shifts_s is None
         self._feed = Feed(container, stream, self._sound, keep_video=keep_video, sound_clock=sound_clock)
-        self._feed.want(
-            range(part.position, part.position + part.last - part.first)
-            for plan in plans.values()
-            for part in plan.segments
-            if part.copied
-        )
+        if runs := [run for plan in plans.values() for run in plan.runs()]:
+            self._feed.want(runs, 0 if entered is None else self._packet_of(entered, entry))
         self._sound_clock = sound_clock
         # A decoder uses nothing of a container but its packets.
         decoder = Decoder(
@@ -194,7 +193,7 @@ class _Pass:
         self._form = format_of(stream, first) if first is not None and stamped else None
         begin = first.pts if first is not None and stamped else stream.start_time
         begin = begin if entry is None else entry.begin_pts
-        self._ticks = np.rint(timeline.times_s / float(self._time_base)).astype(np.int64) + (begin or 0)
+        self._ticks = self._ticks_from(begin or 0)
         self._number = 0
         if entered is not None:
             self._number = int(np.searchsorted(self._ticks, entered))
@@ -203,6 +202,18 @@ class _Pass:
         self._decodes = config.mode != "copy" or observe is not None
         if not self._decodes:
             self.stop_decoding()
+
+    def _ticks_from(self, begin: int) -> NDArray[np.int64]:
+        """Return the stamp of each frame, and the end of the last one, where the first one has this stamp."""
+        return np.rint(self._timeline.times_s / float(self._time_base)).astype(np.int64) + begin
+
+    def _packet_of(self, entered: int, entry: Entry | None) -> int:
+        """Return the number of the packet at which reading begins, as `SmartPackets` counts."""
+        assert self._smart is not None
+        number = int(np.searchsorted(self._ticks_from(0 if entry is None else entry.begin_pts), entered))
+        if number >= self._timeline.frames or (packet := self._smart.position_of(number)) < 0:
+            raise EntryError("the packet of one of its key frames is not known")
+        return packet
 
     def stop_decoding(self) -> None:
         """End decoding when no later span needs it."""

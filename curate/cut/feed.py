@@ -74,13 +74,14 @@ class Feed:
         self._wanted: deque[range] = deque()
         self._numbered: dict[int, bytes] = {}
 
-    def want(self, runs: Iterable[range]) -> None:
+    def want(self, runs: Iterable[range], first: int = 0) -> None:
         """Keep the bytes of video packets with these numbers in the container's order until they are taken.
 
         Args:
             runs: Rising, disjoint ranges; packets without data do not count.
+            first: Number of the first packet that is read.
         """
-        self._wanted = deque(runs)
+        self._wanted, self._whole = deque(runs), first
 
     def take_packet(self, number: int) -> bytes | None:
         """Return, once, the bytes of a wanted packet; None where it was not read."""

@@ -13,6 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reelweave.curate.config import SourceStageConfig
+from reelweave.curate.cut.smart.noted import PacketNotes, first_packets, join_notes
+from reelweave.curate.cut.smart.packets import SmartPackets
 from reelweave.curate.frames.budget import check_pixels
 from reelweave.curate.frames.container.further_film import unread_from
 from reelweave.curate.frames.container.immersive import immersive
@@ -29,7 +31,7 @@ from reelweave.curate.shots.spans import Span, further_span, spans
 from reelweave.curate.shots.stitch import SampleEmbeddings
 from reelweave.curate.source_pass.cut_source import check_wanted, sha256_of, tags_of
 from reelweave.curate.source_pass.part_scan import CHANGES, PartSignals
-from reelweave.curate.source_pass.part_store import Arrays, PartStore
+from reelweave.curate.source_pass.part_store import SCAN, Arrays, PartStore
 from reelweave.curate.source_pass.parts import Part
 from reelweave.curate.source_pass.sampling import FrameStats
 from reelweave.curate.source_pass.scan import (
@@ -63,6 +65,9 @@ class Joined:
         tags: Text that the container holds, by tag.
         begin_pts: Stamp of its first frame in ticks.
         firsts: First frame of each part.
+        packets: Number of the first packet of each part, for ``cut.mode=smart``.
+        notes: Notes on all packets for ``cut.mode=smart``, or None.
+        smart: The same notes, as a cut reads them.
         remark: Words on its streams and the choice among them; sources of which anything else is to be said stay whole.
     """
 
@@ -76,12 +81,18 @@ class Joined:
     tags: dict[str, str]
     begin_pts: int
     firsts: tuple[int, ...]
+    packets: tuple[int, ...] = ()
+    notes: PacketNotes | None = None
+    smart: SmartPackets | None = None
     remark: str = ""
 
-    @property
-    def smart(self) -> None:
-        """None: sources of which packets are copied stay whole."""
-        return None
+    def with_smart(self, file: BinaryIO) -> "Joined":
+        """Return it with what smart cuts read of its notes, where there are any."""
+        if self.notes is None:
+            return self
+        file.seek(0)
+        with open_video(file) as (_, stream):
+            return replace(self, smart=SmartPackets.of_notes(stream, self.notes))
 
     @property
     def sound_clock(self) -> SoundClock | None:
@@ -112,12 +123,15 @@ class Joined:
             "tags": self.tags,
             "begin_pts": self.begin_pts,
             "firsts": list(self.firsts),
+            "packets": list(self.packets),
             "remark": self.remark,
+            **({} if self.notes is None else self.notes.values()),
         }
 
     def arrays(self) -> Arrays:
         luma, steps = (np.array(series, np.float64) for series in self.stats.values)
-        return {"times_s": self.timeline.times_s, "luma": luma, "steps": steps}
+        notes = {} if self.notes is None else self.notes.arrays()
+        return {"times_s": self.timeline.times_s, "luma": luma, "steps": steps, **notes}
 
     @classmethod
     def read(cls, store: PartStore) -> "Joined":
@@ -137,7 +151,9 @@ class Joined:
             values["tags"],
             values["begin_pts"],
             tuple(values["firsts"]),
-            values["remark"],
+            tuple(values["packets"]),
+            PacketNotes.read(values, arrays),
+            remark=values["remark"],
         )
 
 
@@ -180,9 +196,9 @@ def join(
                 depth = geometry(frame, header.pixel_aspect, config.cut.max_bits)
     joiner = _Joiner(header, config, SoundStamps(tick_s), segments)
     for part_index in range(count):
-        note = store.note("scan", part_index)
+        note = store.note(SCAN, part_index)
         assert note is not None
-        joiner.take(PartSignals.read(note.found, store.arrays("scan", part_index)))
+        joiner.take(PartSignals.read(note.found, store.arrays(SCAN, part_index)))
     decoded = Decoded(
         header,
         joiner.pts,
@@ -227,7 +243,11 @@ def join(
         tags_of(header),
         begin_pts,
         tuple(joiner.firsts),
-        "; ".join(filter(None, [stored, remark, SHORT_SOUND if decoded.is_short_of_sound(line) else ""])),
+        tuple(first_packets(joiner.notes)),
+        join_notes(joiner.notes) if joiner.notes else None,
+        remark="; ".join(
+            filter(None, [stored, remark, SHORT_SOUND if decoded.is_short_of_sound(line) else ""])
+        ),
     )
     check_wanted([span for span in merged.spans if span.fault is None], merged, config)
     return merged
@@ -253,6 +273,7 @@ class _Joiner:
         self.size: tuple[int, ...] = (0, 0)
         self.interlaced = False
         self.pixels = 0
+        self.notes: list[PacketNotes] = []
         self._behind: tuple[tuple[int, int, int], ...] | None = None
 
     def take(self, part: PartSignals) -> None:
@@ -277,6 +298,8 @@ class _Joiner:
         self.durations += part.durations.tolist()
         self.interlaced |= part.interlaced
         self.pixels += part.pixels
+        if part.notes is not None:
+            self.notes.append(part.notes)
         self._match(part)
         self._hear(part)
 

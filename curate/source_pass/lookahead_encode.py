@@ -66,6 +66,7 @@ class AheadClip:
         collected: Samples of its frames.
         shown: Number of frames of the clip for each frame of the source.
         times_s: Display time of each frame, and the end of the last one.
+        plan: Plan of a smart cut, whose packets are counted from the first that was read; None where all is encoded.
     """
 
     first: int
@@ -75,6 +76,7 @@ class AheadClip:
     collected: ClipPictures
     shown: NDArray[np.intp]
     times_s: NDArray[np.float64]
+    plan: Plan | None
 
 
 def shows(shown: NDArray[np.intp], span: Span, line: FrameTimes) -> bool:
@@ -216,7 +218,8 @@ class LookaheadEncoder:
         for first, encoded in sorted(self._encoded.items()):
             data, collected = self._read(encoded)
             times_s = np.array(self._times_s[first : encoded.last + 1])
-            yield AheadClip(first, encoded.last, encoded.rate, data, collected, encoded.shown, times_s)
+            rate, shown, plan = encoded.rate, encoded.shown, encoded.plan
+            yield AheadClip(first, encoded.last, rate, data, collected, shown, times_s, plan)
         self._encoded.clear()
 
     def _read(self, encoded: _Encoded) -> tuple[bytes, ClipPictures]:

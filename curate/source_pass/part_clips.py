@@ -5,27 +5,145 @@ of their own, from the same frames to the same bytes.
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, replace
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
+from av.video.frame import VideoFrame
+from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
+from reelweave.curate.config import SourceStageConfig
+from reelweave.curate.cut.smart.ahead import SmartAhead, agrees
+from reelweave.curate.cut.smart.noted import form_values
+from reelweave.curate.cut.smart.packets import SmartPackets
+from reelweave.curate.cut.smart.plan import Plan, plan_of
 from reelweave.curate.filters import SpanMotion
-from reelweave.curate.frames.frame_times import FrameTimes
-from reelweave.curate.frames.picture import Geometry
+from reelweave.curate.frames.frame_times import FrameTimes, timeline
+from reelweave.curate.frames.picture import Geometry, Shape, geometry, size_at
+from reelweave.curate.frames.probe import Probe
 from reelweave.curate.shots.spans import Span
-from reelweave.curate.source_pass.lookahead_encode import AheadClip, shows
-from reelweave.curate.source_pass.part_store import PartStore
+from reelweave.curate.shots.stitch import SampleEmbeddings
+from reelweave.curate.source_pass.lookahead import lookahead_of
+from reelweave.curate.source_pass.lookahead_encode import AheadClip, LookaheadEncoder, encode_ahead, shows
+from reelweave.curate.source_pass.part_store import SCAN, PartStore
+from reelweave.curate.source_pass.parts import Part
 from reelweave.curate.source_pass.sampling import ClipPictures
+from reelweave.curate.source_pass.scan import detector_for, stitch_for
+from reelweave.curate.sources.segments import Segment
 
 _CLIP, _INDEX = "ahead", "ahead-index"
+
+_MOST_BEHIND_S = 15.0
+"""Time behind the end of a part for which a clip that crosses it is encoded on."""
+
+
+class PartAhead:
+    """Clips encoded while a part is scanned, by predictions of a detector that sees this part alone.
+
+    Args:
+        stack: Stack on which its files are closed.
+        header: Probe of the source.
+        config: Configuration of the pass.
+        stream: Video stream of the source, opened.
+        source_bytes: Size of the source.
+        part: The part.
+        segments: Segments that a list names.
+        smart: Notes on the packets that are read for the part, for ``cut.mode=smart``.
+
+    Attributes:
+        size: Size of its clips, by the first frame of the part.
+    """
+
+    def __init__(
+        self,
+        stack: ExitStack,
+        header: Probe,
+        config: SourceStageConfig,
+        stream: VideoStream,
+        source_bytes: int,
+        part: Part,
+        segments: Sequence[Segment],
+        smart: SmartPackets | None,
+    ) -> None:
+        fps = header.fps
+        # A guess needs no network.
+        guesses = "colour" if config.shots.detector == "hybrid" else config.shots.detector
+        guessed = config.model_copy(update={"shots": config.shots.model_copy(update={"detector": guesses})})
+        self._detector = detector_for(guessed, fps, segments)
+        self._samples = SampleEmbeddings(stitch_for(config, segments), fps)
+        self._lookahead = lookahead_of(
+            self._detector, self._samples, header, config, segments, within=part.number > 0
+        )
+        self._encoder: LookaheadEncoder | None = None
+        self.size: Geometry | None = None
+        self._stream, self._smart = stream, smart
+        self._stack, self._found, self._config = stack, header, config
+        self._time_base, self._source_bytes = stream.time_base or Fraction(1, 1000), source_bytes
+        self._begin_pts = stream.start_time  # where it is not the first frame's, no clip is used
+        self._pushed, self._most_behind = 0, _MOST_BEHIND_S * fps
+
+    def push(self, frame: VideoFrame, picture: NDArray[np.uint8], shape: Shape) -> None:
+        """Take the next frame, its small picture and its shape."""
+        if self._lookahead is None:
+            if self._smart is not None:
+                self._smart.drop_all()
+            return
+        if self._encoder is None:
+            bits = self._config.cut.max_bits
+            self.size = size_at([shape], 0, geometry(frame, None, bits), bits)
+            smart = self._smart
+            encoder = encode_ahead(
+                self._lookahead,
+                self.size,
+                self._found,
+                self._time_base,
+                self._source_bytes,
+                self._config,
+                self._begin_pts,
+                None if smart is None else SmartAhead(self._stream, smart, self.size, self._config.cut),
+            )
+            self._encoder = self._stack.enter_context(encoder)
+        self._detector.push(picture)
+        self._samples.push(self._pushed, picture)
+        self._encoder.push(frame)
+        self._pushed += 1
+
+    def has_passed(self, frame: int) -> bool:
+        """Return whether all clips that begin before a frame are encoded, as far as they will be."""
+        encoder = self._encoder
+        return encoder is None or encoder.has_passed(frame) or self._pushed > frame + self._most_behind
+
+    def clips(self, pts: Sequence[int], durations: Sequence[int], ended: bool) -> Iterator[AheadClip]:
+        """Return the clips that the frames complete.
+
+        Args:
+            pts: Stamps of the frames of the part, in ticks.
+            durations: Their durations.
+            ended: True if the source ends with them.
+        """
+        if self._encoder is None:
+            return iter(())
+        if ended and pts:
+            self._detector.finish()
+            self._encoder.finish(self._line(pts, durations))
+        return self._encoder.take_clips()
+
+    def _line(self, pts: Sequence[int], durations: Sequence[int]) -> FrameTimes:
+        """Return the times of the last part of a source, as those of the whole will be."""
+        last, rate, max_fps = durations[-1] or None, self._found.rate, self._config.cut.max_fps
+        line = timeline(list(pts), self._time_base, last, rate, (), max_fps, durations=durations)
+        last_s = line.times_s[-1] - line.times_s[-2]
+        times_s = (np.array(pts, np.float64) - (self._begin_pts or 0)) * float(self._time_base)
+        return replace(line, times_s=np.append(times_s, times_s[-1] + last_s))
 
 
 def keep_clips(store: PartStore, part_index: int, size: Geometry | None, clips: Iterable[AheadClip]) -> None:
     """Write the clips of a part to the ledger, one at a time, and their size."""
-    index = {"size": _size(size)}
+    index = {"size": _json(size and size.to_json())}
     for clip in clips:
         motion = clip.collected.motion
         arrays: dict[str, NDArray[Any]] = {
@@ -44,6 +162,7 @@ def keep_clips(store: PartStore, part_index: int, size: Geometry | None, clips: 
             f"{clip.first}.shown": clip.shown,
             f"{clip.first}.times_s": clip.times_s,
             f"{clip.first}.rate": rate,
+            f"{clip.first}.plan": _json(None if clip.plan is None else asdict(clip.plan)),
         }
     store.put(_INDEX, part_index, index)
 
@@ -57,17 +176,29 @@ class PartClips:
         firsts: First frame of each part in the source.
         line: Timeline of the source.
         size: Size of its clips.
+        smart: Notes on all packets of the source for ``cut.mode=smart``, else None.
+        packets: Number of the first packet of each part.
     """
 
     def __init__(
-        self, store: PartStore, part_index: int, firsts: Sequence[int], line: FrameTimes, size: Geometry
+        self,
+        store: PartStore,
+        part_index: int,
+        firsts: Sequence[int],
+        line: FrameTimes,
+        size: Geometry,
+        smart: SmartPackets | None = None,
+        packets: Sequence[int] = (),
     ) -> None:
-        self._store, self._line = store, line
+        self._store, self._line, self._size, self._smart = store, line, size, smart
+        self._plans: dict[int, Plan | None] = {}
         self._places: dict[int, tuple[int, int]] = {}  # of clips by first frame: part and first frame in it
         self._index: dict[int, tuple[NDArray[Any], NDArray[Any], Fraction]] = {}
         for part in {max(0, part_index - 1), part_index}:
             index = store.arrays(_INDEX, part)
-            if not np.array_equal(index["size"], _size(size)):
+            if not np.array_equal(index["size"], _json(size.to_json())):
+                continue
+            if smart is not None and not self._has_form(part):
                 continue
             for name in index:
                 if name.endswith(".shown"):
@@ -76,6 +207,9 @@ class PartClips:
                     self._places[first] = part, local_first
                     rate = Fraction(*index[f"{local_first}.rate"].tolist())
                     self._index[first] = index[name], index[f"{local_first}.times_s"], rate
+                    if smart is not None:
+                        plan = json.loads(index[f"{local_first}.plan"].tobytes())
+                        self._plans[first] = None if plan is None else plan_of(plan).moved(packets[part])
 
     def __contains__(self, span: object) -> bool:
         """Return whether exactly this span was encoded, frame for frame."""
@@ -87,7 +221,9 @@ class PartClips:
         same_timing = rate == line.clip_rate(span.first, span.last) and np.array_equal(
             times_s, line.times_s[span.first : span.last + 1]
         )
-        return same_timing and shows(shown, span, line)
+        if not same_timing or not shows(shown, span, line):
+            return False
+        return self._smart is None or agrees(self._smart, self._plans[span.first], span, line, self._size)
 
     def get(self, span: Span, /) -> bytes | None:
         """Return a span as an MP4 file of pictures only, index last, or None when it was not encoded."""
@@ -101,9 +237,16 @@ class PartClips:
         )
         return ClipPictures(arrays["pictures"], arrays["times_s"], motion, arrays["fingerprint"])
 
+    def _has_form(self, part: int) -> bool:
+        """Return whether a part saw the form that the source has by its first frame."""
+        assert self._smart is not None
+        assert self._smart.form is not None
+        note = self._store.note(SCAN, part)
+        return note is not None and note.found["form"] == form_values(self._smart.form)
+
     def _clip(self, span: Span) -> dict[str, NDArray[Any]]:
         return self._store.arrays(_CLIP, *self._places[span.first])
 
 
-def _size(size: Geometry | None) -> NDArray[Any]:
-    return np.frombuffer(json.dumps(size and size.to_json()).encode(), np.uint8)
+def _json(value: object) -> NDArray[Any]:
+    return np.frombuffer(json.dumps(value).encode(), np.uint8)

@@ -9,8 +9,7 @@ import zlib
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
-from fractions import Fraction
+from dataclasses import dataclass, field
 from typing import Any, BinaryIO, Self, cast
 
 import numpy as np
@@ -21,31 +20,24 @@ from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
 from reelweave.curate.config import SourceStageConfig
+from reelweave.curate.cut.smart.noted import PacketNotes
+from reelweave.curate.cut.smart.packets import SmartPackets
 from reelweave.curate.frames.container.stream_choice import choose_sound
 from reelweave.curate.frames.decode.decoder import Decoder
 from reelweave.curate.frames.decode_entry import EntryError, enter
-from reelweave.curate.frames.frame_times import FrameTimes, timeline
 from reelweave.curate.frames.interlace import CombMeter
 from reelweave.curate.frames.perceptual import PICTURE
-from reelweave.curate.frames.picture import Geometry, Shape, geometry, size_at
-from reelweave.curate.frames.probe import Probe, probe
+from reelweave.curate.frames.picture import Geometry, marks_of
+from reelweave.curate.frames.probe import probe
 from reelweave.curate.frames.sound_clock import NotingDemuxer
 from reelweave.curate.frames.source import SourceError, open_video
 from reelweave.curate.frames.telecine import FieldDifferences
 from reelweave.curate.shots.scale import Scaler
-from reelweave.curate.shots.stitch import SampleEmbeddings
-from reelweave.curate.source_pass.lookahead import lookahead_of
-from reelweave.curate.source_pass.lookahead_encode import (
-    AheadClip,
-    LookaheadEncoder,
-    encode_ahead,
-)
+from reelweave.curate.source_pass.lookahead_encode import AheadClip
+from reelweave.curate.source_pass.part_clips import PartAhead
 from reelweave.curate.source_pass.parts import PART_FRAMES, Part
-from reelweave.curate.source_pass.scan import detector_for, stitch_for
+from reelweave.curate.source_pass.scan import smart_packets
 from reelweave.curate.sources.segments import Segment
-
-_MOST_BEHIND_S = 15.0
-"""Time behind the end of a part for which a clip that crosses it is encoded on."""
 
 COMPARED = 8
 """Frames at the beginning of a part that the part before decodes too: they must be the same."""
@@ -55,6 +47,10 @@ CHANGES = "its pictures change their shape"
 
 _REORDERING = frozenset({"h264", "hevc"})
 """Codecs that show frames in another order than they store them, one for each packet."""
+
+
+_VALUES = ("packets", "size", "interlaced", "begin", "behind", "pixels")
+_ARRAYS = ("pts", "durations", "fields", "sound", "changes")
 
 
 @dataclass(frozen=True)
@@ -75,6 +71,7 @@ class PartSignals:
         begin: (stamp, duration, checksum) of its first frames, of those behind its end where it is short.
         behind: The same of the first frames behind its end.
         pixels: Number of pixels of all frames.
+        notes: Notes on its packets for ``cut.mode=smart``, or None.
     """
 
     pts: NDArray[np.int64]
@@ -88,15 +85,16 @@ class PartSignals:
     begin: tuple[tuple[int, int, int], ...]
     behind: tuple[tuple[int, int, int], ...]
     pixels: int
+    notes: PacketNotes | None = None
 
     def values(self) -> dict[str, Any]:
         """Return all but the arrays as JSON values."""
-        plain = ("packets", "size", "interlaced", "begin", "behind", "pixels")
-        return {name: getattr(self, name) for name in plain}
+        notes = {} if self.notes is None else self.notes.values()
+        return {**{name: getattr(self, name) for name in _VALUES}, **notes}
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        plain = ("pts", "durations", "fields", "sound", "changes")
-        return {name: getattr(self, name) for name in plain}
+        notes = {} if self.notes is None else self.notes.arrays()
+        return {**{name: getattr(self, name) for name in _ARRAYS}, **notes}
 
     def pictures(self) -> Iterator[NDArray[np.uint8]]:
         """Yield the small picture of each frame, [36, 64, 3]."""
@@ -109,8 +107,9 @@ class PartSignals:
     def read(cls, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Self:
         """Return the signals of `values` and `arrays`."""
         prints = {name: tuple(map(tuple, values[name])) for name in ("begin", "behind")}
-        plain = {"size": tuple(values["size"]), **prints}
-        return cls(**{**values, **arrays, **plain})
+        plain = {name: values[name] for name in _VALUES} | {name: arrays[name] for name in _ARRAYS}
+        notes = PacketNotes.read(values, arrays)
+        return cls(**{**plain, "size": tuple(values["size"]), **prints, "notes": notes})
 
 
 def scan_part(
@@ -146,15 +145,17 @@ def scan_part(
         header = probe(container, stream, limits, file)
         begin_pts = None if part.number == 0 else enter(container, stream, _ticks(stream, part.begin_s))
         sound = choose_sound(container, stream, file).stream if config.cut.audio == "keep" else None
-        noting = NotingDemuxer(container, sound)
+        is_begin = part.number == 0
+        smart = smart_packets(container, stream, header, config, keeps=True, is_begin=is_begin)
+        noting = NotingDemuxer(container, sound, None if smart is None else smart.take)
         packets = _Packets(noting, end_pts)
         decoder = Decoder(cast(InputContainer, packets), stream, limits)
         inverts = limits.interlaced == "deinterlace"
-        fields = FieldDifferences(header.rate if inverts else None, trial=part.number == 0)
+        fields = FieldDifferences(header.rate if inverts else None, trial=is_begin)
         comb = CombMeter() if limits.interlaced != "keep" else None
         frames = _Frames(header.codec, end_pts)
         scale = Scaler(PICTURE)
-        ahead = _Ahead(stack, header, config, stream, container.size, part, segments)
+        ahead = PartAhead(stack, header, config, stream, container.size, part, segments, smart)
         for frame in decoder.frames():
             if begin_pts is not None and not frames.seen:
                 # Leading frames belong to the part before.
@@ -167,6 +168,8 @@ def scan_part(
                 raise SourceError(CHANGES)
             shape = decoder.shapes[0]
             ended = frames.take(frame, picture, fields, shape.kind)
+            if smart is not None:
+                smart.show(frame, marks_of(frame))
             ahead.push(frame, picture, shape)
             if comb is not None:
                 comb.push(frame)
@@ -184,88 +187,17 @@ def scan_part(
             raise SourceError("some of it is interlaced without a mark")
         if header.codec in _REORDERING and frames.pts.tolist() != packets.shown_stamps(begin_pts, end_pts):
             raise SourceError("its frames do not follow its packets")
-        keep(ahead.size, ahead.clips(frames, end_pts is None))
-        return frames.signals(packets, fields, decoder.interlaced)
+        notes = None if smart is None else _notes_of(smart, packets, frames)
+        keep(ahead.size, ahead.clips(frames.pts, frames.durations, end_pts is None))
+        return frames.signals(packets, fields, decoder.interlaced, notes)
 
 
-class _Ahead:
-    """Clips encoded while a part is scanned, by predictions of a detector that sees this part alone."""
-
-    def __init__(
-        self,
-        stack: ExitStack,
-        header: Probe,
-        config: SourceStageConfig,
-        stream: VideoStream,
-        source_bytes: int,
-        part: Part,
-        segments: Sequence[Segment],
-    ) -> None:
-        fps = header.fps
-        # A guess needs no network.
-        guesses = "colour" if config.shots.detector == "hybrid" else config.shots.detector
-        guessed = config.model_copy(update={"shots": config.shots.model_copy(update={"detector": guesses})})
-        self._detector = detector_for(guessed, fps, segments)
-        self._samples = SampleEmbeddings(stitch_for(config, segments), fps)
-        self._lookahead = lookahead_of(
-            self._detector, self._samples, header, config, segments, within=part.number > 0
-        )
-        self._encoder: LookaheadEncoder | None = None
-        self.size: Geometry | None = None  # of clips, by the first frame of this part
-        self._stack, self._found, self._config = stack, header, config
-        self._time_base, self._source_bytes = stream.time_base or Fraction(1, 1000), source_bytes
-        self._begin_pts = stream.start_time  # where it is not the first frame's, no clip is used
-        self._pushed, self._most_behind = 0, _MOST_BEHIND_S * fps
-
-    def push(self, frame: VideoFrame, picture: NDArray[np.uint8], shape: Shape) -> None:
-        if self._lookahead is None:
-            return
-        if self._encoder is None:
-            bits = self._config.cut.max_bits
-            self.size = size_at([shape], 0, geometry(frame, None, bits), bits)
-            encoder = encode_ahead(
-                self._lookahead,
-                self.size,
-                self._found,
-                self._time_base,
-                self._source_bytes,
-                self._config,
-                self._begin_pts,
-            )
-            self._encoder = self._stack.enter_context(encoder)
-        self._detector.push(picture)
-        self._samples.push(self._pushed, picture)
-        self._encoder.push(frame)
-        self._pushed += 1
-
-    def has_passed(self, frame: int) -> bool:
-        """Return whether all clips that begin before a frame are encoded, as far as they will be."""
-        encoder = self._encoder
-        return encoder is None or encoder.has_passed(frame) or self._pushed > frame + self._most_behind
-
-    def clips(self, frames: _Frames, ended: bool) -> Iterator[AheadClip]:
-        """Return the clips that the frames complete.
-
-        Args:
-            frames: Frames of the part.
-            ended: True if the source ends with them.
-        """
-        if self._encoder is None:
-            return iter(())
-        if ended and frames.pts:
-            self._detector.finish()
-            self._encoder.finish(self._line(frames))
-        return self._encoder.take_clips()
-
-    def _line(self, frames: _Frames) -> FrameTimes:
-        """Return the times of the last part of a source, as those of the whole will be."""
-        last, rate, max_fps = frames.durations[-1] or None, self._found.rate, self._config.cut.max_fps
-        line = timeline(
-            list(frames.pts), self._time_base, last, rate, (), max_fps, durations=frames.durations
-        )
-        last_s = line.times_s[-1] - line.times_s[-2]
-        times_s = (np.array(frames.pts, np.float64) - (self._begin_pts or 0)) * float(self._time_base)
-        return replace(line, times_s=np.append(times_s, times_s[-1] + last_s))
+def _notes_of(smart: SmartPackets, packets: _Packets, frames: _Frames) -> PacketNotes:
+    """Return the notes on the packets and frames of a part, without those behind it."""
+    notes = smart.notes(packets.count(), len(frames.pts))
+    if notes.changes:
+        raise SourceError("its parameter sets change, or lie in its packets alone")
+    return notes
 
 
 def _key_pts(file: BinaryIO, config: SourceStageConfig, near_s: float) -> int:
@@ -287,15 +219,17 @@ class _Packets:
         self._noting, self._end_pts = noting, end_pts
         self.size = noting.size
         self._pts: list[int] = []
+        self._seen = 0  # packets with data
         self.pictures: int | None = None  # packets before the first one of the next part
         self._sounds = 0
 
     def demux(self, video: VideoStream) -> Iterator[Packet[VideoStream]]:
         for packet in self._noting.demux(video):
+            self._seen += packet.size > 0
             if packet.size and packet.pts is not None and not packet.is_discard:
                 self._pts.append(packet.pts)
             if self.pictures is None and packet.pts is not None and packet.pts == self._end_pts:
-                self.pictures = self._noting.sound.pictures - 1
+                self.pictures = self._seen - 1
                 self._sounds = len(self._noting.sound.pts)
             yield packet
 
@@ -318,7 +252,7 @@ class _Packets:
         return np.array([column[:sounds] for column in columns], np.int64).T.reshape(-1, 3)
 
     def count(self) -> int:
-        return self._noting.sound.pictures if self.pictures is None else self.pictures
+        return self._seen if self.pictures is None else self.pictures
 
 
 @dataclass
@@ -373,7 +307,9 @@ class _Frames:
         fields.push(frame)
         return False
 
-    def signals(self, packets: _Packets, fields: FieldDifferences, interlaced: bool) -> PartSignals:
+    def signals(
+        self, packets: _Packets, fields: FieldDifferences, interlaced: bool, notes: PacketNotes | None
+    ) -> PartSignals:
         return PartSignals(
             np.array(self.pts, np.int64),
             np.array(self.durations, np.int64),
@@ -386,6 +322,7 @@ class _Frames:
             tuple(self.begin),
             tuple(self.behind),
             self.pixels,
+            notes,
         )
 
 

@@ -18,6 +18,9 @@ from reelweave.curate.ledger.records import from_json, to_json
 
 PARTS = "parts/"
 
+SCAN = "scan"
+"""Step that decodes a part."""
+
 Arrays = Mapping[str, NDArray[Any]]
 
 

@@ -80,7 +80,7 @@ def _whole(header: Probe, config: SourceStageConfig) -> str | None:
         return "deinterlacing looks at the frames around"
     if header.metadata.get("alpha_mode") == "1":
         return "its decoder with alpha is another one"
-    if config.cut.mode != "encode":
+    if config.cut.mode not in ("encode", "smart"):
         return "packets are copied only in a pass over the whole"
     if make_detector(config.shots, header.fps).analysis_size != PICTURE:
         return "its detector looks at other pictures than those that parts hand on"

@@ -222,7 +222,7 @@ def _scan(file: BinaryIO, config: SourceStageConfig, segments: Sequence[Segment]
         ahead: LookaheadEncoder | None = None
         trims = config.cut.trim_s > 0 and config.cut.mode in ("copy", "auto") and header.container != "avi"
         noted = NotedPackets(stream) if trims else None
-        smart = _smart_packets(container, stream, header, config, lookahead is not None)
+        smart = smart_packets(container, stream, header, config, keeps=lookahead is not None)
         notes = noted if smart is None else smart
         choice = choose_sound(container, stream, file) if config.cut.audio == "keep" else SoundChoice()
         packets = NotingDemuxer(container, choice.stream, None if notes is None else notes.take)
@@ -314,17 +314,23 @@ def _scan(file: BinaryIO, config: SourceStageConfig, segments: Sequence[Segment]
         )
 
 
-def _smart_packets(
-    container: InputContainer, stream: VideoStream, header: Probe, config: SourceStageConfig, keeps: bool
+def smart_packets(
+    container: InputContainer,
+    stream: VideoStream,
+    header: Probe,
+    config: SourceStageConfig,
+    *,
+    keeps: bool,
+    is_begin: bool = True,
 ) -> SmartPackets | None:
-    """Return what notes the packets of a source, or None where none are copied smart."""
+    """Return what notes the packets of a source, or None where none are copied smart; see `SmartPackets`."""
     if config.cut.mode != "smart":
         return None
     mbps = 8e-6 * container.size / header.promised_s if header.promised_s else 0.0
     fault = (
         f"bit rate above {config.cut.max_copied_mbps:g} Mbit/s" if mbps > config.cut.max_copied_mbps else None
     )
-    return SmartPackets(stream, keeps=keeps, fault=fault)
+    return SmartPackets(stream, keeps=keeps, fault=fault, is_begin=is_begin)
 
 
 def check_edits(container: InputContainer, stream: VideoStream, file: BinaryIO) -> None:

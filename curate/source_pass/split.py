@@ -249,10 +249,10 @@ class SplitCut:
 
     def _cut(self, file: BinaryIO, source: SourceRef, part: Part) -> Found:
         store = self._store(source, part.count)
-        merged = Joined.read(store)
+        merged = Joined.read(store).with_smart(file)
         line = merged.timeline
         records = self.cut.plan_records(source, merged.sha256, merged.spans)
-        ahead = PartClips(store, part.number, merged.firsts, line, merged.size)
+        ahead = PartClips(store, part.number, merged.firsts, line, merged.size, merged.smart, merged.packets)
         arrays: dict[str, NDArray[Any]] = {}
         cut_records: list[Record] = []
         to_cut = [(merged.spans[index], records[index]) for index in merged.span_indices(part, records)]

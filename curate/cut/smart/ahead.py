@@ -65,9 +65,14 @@ class SmartAhead:
             span: The clip.
             line: Timeline of the source.
         """
-        final = self._packets.plan(span, line, self._size)
-        return not final.segments if plan is None else plan == final
+        return agrees(self._packets, plan, span, line, self._size)
 
     def close(self) -> None:
         """Drop the packets that wait, and keep no more of them."""
         self._packets.drop_all()
+
+
+def agrees(packets: SmartPackets, plan: Plan | None, span: Span, line: FrameTimes, size: Geometry) -> bool:
+    """Return whether a clip was cut as it is now that the whole source is known; see `SmartAhead.agrees`."""
+    final = packets.plan(span, line, size)
+    return not final.segments if plan is None else plan == final

@@ -13,6 +13,7 @@ from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
 from reelweave.curate.cut.copy import SourceFormat, form_fault, format_of, has_new_header, is_sound
+from reelweave.curate.cut.smart.noted import PacketNotes, form_of_values, form_values
 from reelweave.curate.cut.smart.parameter_sets import (
     IDR,
     LAYERED,
@@ -64,6 +65,7 @@ class SmartPackets:
     Args:
         stream: Video stream of the source, used until the source is closed.
         fault: Reason why nothing of the source is copied, where one is known before.
+        is_begin: False where the packets are those of a later part of the source.
 
     Attributes:
         kept_bytes: Size of the packets that are kept.
@@ -72,8 +74,11 @@ class SmartPackets:
         prefix: Bytes of the length prefixes of packets; None for start codes.
     """
 
-    def __init__(self, stream: VideoStream, *, keeps: bool = False, fault: str | None = None) -> None:
+    def __init__(
+        self, stream: VideoStream, *, keeps: bool = False, fault: str | None = None, is_begin: bool = True
+    ) -> None:
         self._stream, self.keeps = stream, keeps
+        self._looked_at = _LOOKED_AT if is_begin else 0
         header = bytes(stream.codec_context.extradata or b"")
         self._is_h264 = stream.codec_context.codec.canonical_name == "h264"
         self._current: dict[tuple[int, int], bytes] = {}
@@ -116,7 +121,7 @@ class SmartPackets:
                 self._fault = "its parameter sets change too often"
             else:
                 self._sets.append(tuple(self._current.values()))
-        if position < _LOOKED_AT and (build := _BUILD.search(data)) and int(build[1]) < _OLD_BUILD:
+        if position < self._looked_at and (build := _BUILD.search(data)) and int(build[1]) < _OLD_BUILD:
             self._fault = "made by an early x264"
         if kinds & LAYERED:
             self._fault = "layers, partitions or auxiliary pictures"
@@ -137,6 +142,33 @@ class SmartPackets:
         if self.form is None:
             self.form = format_of(self._stream, frame)
         self._frames.append(marks if isinstance(marks, int) else -1)
+
+    def notes(self, packets: int, frames: int) -> PacketNotes:
+        """Return the notes on the first packets and frames, for those of other parts to be joined to."""
+        return PacketNotes(
+            np.frombuffer(bytes(self._flags[:packets]), np.uint8),
+            np.array(self._frames[:frames], np.int64),
+            self._fault,
+            self._fault is None and len(self._sets) > 1,
+            {} if self.form is None else form_values(self.form),
+        )
+
+    @classmethod
+    def of_notes(cls, stream: VideoStream, notes: PacketNotes) -> SmartPackets:
+        """Return what a scan of the whole notes of a source, by the notes of its parts.
+
+        Args:
+            stream: Video stream of the source, opened, whose header alone is read.
+            notes: Joined notes of all parts.
+        """
+        packets = cls(stream)
+        packets._fault, packets.form = notes.fault, form_of_values(notes.form)
+        packets._flags, packets._generations = (
+            bytearray(notes.flags.tobytes()),
+            array("H", bytes(2 * len(notes.flags))),
+        )
+        packets._frames = array("q", notes.positions.tobytes())
+        return packets
 
     def source_fault(self, size: Geometry, deinterlaced: bool = False) -> str | None:
         """Return why no packet of the source is copied, or None.

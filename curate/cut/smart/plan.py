@@ -6,9 +6,9 @@ far. So it is closed in both orders: nothing in it refers outside, and nothing o
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 MOST_REORDERED = 17
 """Frames that wait for the end of a closed run: one more than any decoder reorders."""
@@ -80,6 +80,22 @@ class Plan:
     def copied(self) -> int:
         """Number of copied frames of the source."""
         return sum(segment.last - segment.first for segment in self.segments if segment.copied)
+
+    def runs(self) -> list[range]:
+        """Return the numbers of the copied packets, by segments."""
+        return [
+            range(segment.position, segment.position + segment.last - segment.first)
+            for segment in self.segments
+            if segment.copied
+        ]
+
+    def moved(self, packets: int) -> Plan:
+        """Return the plan where packets are counted from so many earlier."""
+        segments = (
+            replace(segment, position=segment.position + packets) if segment.copied else segment
+            for segment in self.segments
+        )
+        return replace(self, segments=tuple(segments))
 
     def describe(self, frames: int) -> str:
         """Return in words how the clip of so many frames is cut."""
@@ -185,6 +201,11 @@ class Seams:
         else:
             self.segments.append(Segment(copied, self.decided, last, self._position if copied else -1))
         self.decided = last
+
+
+def plan_of(values: Mapping[str, Any]) -> Plan:
+    """Return the plan of its fields as JSON values."""
+    return Plan(tuple(Segment(**segment) for segment in values["segments"]), values["reason"])
 
 
 def plan(frames: Iterable[FrameFacts]) -> Plan:

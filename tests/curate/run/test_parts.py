@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from reelweave.curate.run.curate import curate
+from reelweave.loader.dataset import open_dataset
 from reelweave.loader.dataset.colour.light import light_of
 from tests.curate.frames.container.test_immersive import views
 from tests.curate.frames.container.test_side_data import with_entry_box
@@ -21,7 +22,7 @@ from tests.curate.run.test_run import SMALL_WORDS, config, published, tree
 from tests.media import write_video
 from tests.player import ffmpeg
 from tests.telecine import NTSC, fields_of, woven
-from tests.thorough import but, nightly
+from tests.thorough import but, nightly, thorough
 from tests.warm import Warm
 
 PARTS = {"part_s": 2.5}
@@ -56,6 +57,24 @@ def other(folder: Path) -> None:
     (folder / "twice.mp4").write_bytes(2 * twice.read_bytes())
 
 
+def uncut(folder: Path) -> None:
+    """Scenes that reach over many parts, so that their clips are cut from a decoder of their own."""
+    write_video(folder / "still.mp4", (330,), audio=True, options={"g": "30"})
+    write_video(folder / "still.mkv", (330,), options={"g": "45", "bf": "0"}, first_scene=50)
+
+
+def in_band(folder: Path) -> None:
+    """Parameter sets that change in the packets of the second half."""
+    halves = [
+        write_video(
+            folder.parent / f"{number}.ts", (110,), options={"g": "30", "refs": refs}, first_scene=number
+        )
+        for number, refs in ((1, "1"), (9, "4"))
+    ]
+    words = "concat:" + "|".join(map(str, halves))
+    ffmpeg(["-i", words, "-c", "copy", "-tag:v", "avc3", "-y", str(folder / "changes.mp4")])
+
+
 def damaged(folder: Path) -> None:
     path = write_video(folder / "damaged.mp4", SCENES, options={"g": "30"})
     data, chance = bytearray(path.read_bytes()), random.Random(5)
@@ -84,25 +103,26 @@ class Films(NamedTuple):
 
 
 Writing = Callable[[Path], None]
-Making = Callable[[Writing], Films]
+Making = Callable[..., Films]
 
 
 @pytest.fixture(scope="module")
 def films(tmp_path_factory: pytest.TempPathFactory) -> Making:
     @cache
-    def made(write: Writing) -> Films:
+    def made(write: Writing, mode: str = "encode") -> Films:
         folder, out = tmp_path_factory.mktemp("films"), tmp_path_factory.mktemp("whole") / "dataset"
         write(folder)
-        curate([str(folder)], str(out), config())
+        curate([str(folder)], str(out), config(cut={"mode": mode}))
         return Films(folder, tree(out))
 
     return made
 
 
-def steps(films: Path, out: Path, **run: object) -> list[tuple[str, str]]:
+def steps(films: Path, out: Path, mode: str = "encode", **run: object) -> list[tuple[str, str]]:
     """Curate, and return film and end of every step of a part: scanned, cut, or why the film stays whole."""
     seen: list[str] = []
-    curate([str(films)], str(out), config(run={**PARTS, **run}), lambda one: seen.append(one.current))
+    changes = config(run={**PARTS, **run}, cut={"mode": mode})
+    curate([str(films)], str(out), changes, lambda one: seen.append(one.current))
     found = (
         re.fullmatch(r"(.+), \d of \d parts (scanned|cut)(?:, but it stays whole: (.+))?", one)
         for one in seen
@@ -122,10 +142,46 @@ def test_in_parts_it_has_the_same_bytes(films: Making, write: Writing, tmp_path:
     assert not list((out / ".ledger").rglob("parts/*"))
 
 
+@pytest.mark.parametrize("write", but([usual], [usual, uncut, other], [uncut]))
+def test_smart_cuts_in_parts_have_the_same_bytes(films: Making, write: Writing, tmp_path: Path) -> None:
+    some, out = films(write, "smart"), tmp_path / "dataset"
+    done = steps(some.folder, out, "smart")
+    assert tree(out) == some.whole
+    assert {name for name, end in done if end == "cut"} == some.names()
+    reasons = [record["reason"] or "" for record in open_dataset(out).accounting.to_pylist()]
+    assert any(reason.startswith("smart: ") for reason in reasons), reasons
+
+
+@thorough
+def test_films_whose_parameter_sets_change_stay_whole_for_smart_cuts(films: Making, tmp_path: Path) -> None:
+    some, out = films(in_band, "smart"), tmp_path / "dataset"
+    done = steps(some.folder, out, "smart")
+    assert tree(out) == some.whole
+    assert ("changes.mp4", "its parameter sets change, or lie in its packets alone") in done
+
+
+@thorough
+def test_smart_cuts_that_do_not_verify_are_encoded_whole_in_parts(
+    films: Making, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("reelweave.curate.cut.smart.check._LEVELS", -50.0)
+    folder = films(uncut, "smart").folder
+    curate([str(folder)], str(tmp_path / "whole"), config(cut={"mode": "smart"}))
+    done = steps(folder, tmp_path / "parts", "smart")
+    assert tree(tmp_path / "parts") == tree(tmp_path / "whole")
+    assert "cut" in {end for _, end in done}
+    assert "encoded: its smart cut did not verify" in {
+        row["reason"] for row in open_dataset(tmp_path / "parts").accounting.to_pylist()
+    }
+
+
 @nightly
-def test_on_ray_in_parts_it_has_the_same_bytes(films: Making, tmp_path: Path, ray_local: str) -> None:
-    some, out = films(usual), tmp_path / "dataset"
-    done = steps(some.folder, out, runner="ray", isolate=True)
+@pytest.mark.parametrize("mode", ["encode", "smart"])
+def test_on_ray_in_parts_it_has_the_same_bytes(
+    films: Making, mode: str, tmp_path: Path, ray_local: str
+) -> None:
+    some, out = films(usual, mode), tmp_path / "dataset"
+    done = steps(some.folder, out, mode, runner="ray", isolate=True)
     assert tree(out) == some.whole
     assert {film for film, end in done if end == "cut"} == some.names()
 
@@ -168,14 +224,18 @@ def test_what_is_unusual_stays_whole(films: Making, write: Writing, tmp_path: Pa
         assert whys["open.mp4"] == "decoding cannot begin exactly at one of its key frames"
 
 
-def test_a_killed_run_repeats_only_the_parts_in_work(films: Making, tmp_path: Path, warm: Warm) -> None:
+@pytest.mark.parametrize("mode", but(["encode"], ["encode", "smart"]))
+def test_a_killed_run_repeats_only_the_parts_in_work(
+    films: Making, mode: str, tmp_path: Path, warm: Warm
+) -> None:
     film, out = films(usual).folder / "avc.mp4", tmp_path / "dataset"
     for step in ("scan", "cut"):
-        words = ("curate", str(film), "--out", str(out), *SMALL_WORDS, "--set=run.part_s=2.5")
+        settings = ("--set=run.part_s=2.5", f"--set=cut.mode={mode}")
+        words = ("curate", str(film), "--out", str(out), *SMALL_WORDS, *settings)
         assert warm.start(*words, killed_behind=f"{step}-0000.json").ended()[0] == -9
     ended = [len(list(out.rglob(f"{step}-*.json"))) for step in ("scan", "cut")]
     assert ended[0] == 3
     assert len(list(out.rglob("ahead-*/*.parquet"))) >= 3  # clips of the scan, which need no second decode
-    assert steps(film, out) == [("avc.mp4", "cut")] * (3 - ended[1])
-    curate([str(film)], str(tmp_path / "whole"), config())
+    assert steps(film, out, mode) == [("avc.mp4", "cut")] * (3 - ended[1])
+    curate([str(film)], str(tmp_path / "whole"), config(cut={"mode": mode}))
     assert published(out) == tree(tmp_path / "whole")
