@@ -122,7 +122,7 @@ class SourceStageConfig(BaseModel, frozen=True, extra="forbid"):
             the ledger notices.
     """
 
-    REVISION: ClassVar = 49
+    REVISION: ClassVar = 50
 
     probe: ProbeConfig = ProbeConfig()
     shots: ShotConfig = ShotConfig()

@@ -266,6 +266,10 @@ class ShapeMeter:
             self._frames += 1
         return frames
 
+    def repeat(self) -> None:
+        """Count a frame that is shown once more, without a packet of its own."""
+        self._frames += 1
+
     def shift(self, frames: int) -> None:
         """Count frames that are lost before the first one, of whose shape they are taken to be."""
         self._frames += frames

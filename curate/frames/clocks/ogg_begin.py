@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from math import log2
 from typing import Any
 
@@ -15,8 +16,8 @@ _NEVER_S = 10_000_000
 _NEAR_S = 1_000_000
 """Maximum distance from 0 of the stamp that is meant."""
 
-_PAGE = 255
-"""Maximum number of packets on a page of Ogg, which alone has wrong stamps where sound begins before 0."""
+_PAGES = 255
+"""Maximum number of packets on a page of Ogg; of FLAC, which has few on each, the first two may have wrong stamps."""
 
 _MOST_HELD = 1024  # packets that are read ahead for it
 
@@ -24,8 +25,8 @@ _MOST_HELD = 1024  # packets that are read ahead for it
 def with_signs(packets: Iterable[Packet[Any]], container: str) -> Iterator[Packet[Any]]:
     """Yield packets, those of Ogg with the stamps below 0 that their writer meant.
 
-    FFmpeg reads such times of pictures without their sign, in the bits that their codec has for them. The first page of
-    sound begins at 0 where its end lies before 0.
+    FFmpeg reads such times of pictures without their sign, in the bits that their codec has for them. It lets the first
+    page of sound begin at 0 where that begins before 0, so that it overlaps the next one.
 
     Args:
         packets: Packets in the container's order; stamps are changed in place.
@@ -51,43 +52,36 @@ def with_signs(packets: Iterable[Packet[Any]], container: str) -> Iterator[Packe
 
 
 def _hold_begin(packets: Iterator[Packet[Any]], held: list[Packet[Any]]) -> None:
-    """Read packets into ``held`` until the stamps of a piece's first page of sound are mended, or the film is none."""
+    """Read packets into ``held`` as far as stamps of a piece's first pages of sound are wrong, and mend them."""
     sound: list[Packet[Any]] = []
     is_piece: bool | None = None  # unknown until the first picture
-    for packet in packets:
-        held.append(packet)
-        if len(held) >= _MOST_HELD:
-            return
-        if not packet.size or packet.pts is None:
-            continue
-        if packet.stream.type == "video":
-            is_signed = _sign(packet)
-            is_piece = is_signed if is_piece is None else is_piece
-        elif packet.stream.type == "audio":
-            if sound and packet.pts < min(1, sound[-1].pts or 0):
-                _move_before(sound, packet.pts)
-                return
-            sound.append(packet)
-        if is_piece is False or len(sound) > _PAGE:
-            return
+    try:
+        for packet in packets:
+            held.append(packet)
+            if packet.size and packet.pts is not None and packet.stream.type == "video":
+                _sign(packet)
+                is_piece = packet.pts < 0 if is_piece is None else is_piece
+            elif packet.size and packet.pts is not None and packet.stream.type == "audio":
+                sound.append(packet)
+            if is_piece is False or len(sound) > _PAGES or len(held) >= _MOST_HELD:
+                break
+    finally:
+        if is_piece:
+            _part(sound)
 
 
-def _sign(packet: Packet[Any]) -> bool:
-    """Give the stamp of a picture its sign, and return whether it lacked one."""
+def _sign(packet: Packet[Any]) -> None:
+    """Give the stamp of a picture the sign that it lacks."""
     pts, tick_s = packet.pts or 0, packet.time_base
     if tick_s is None or pts * tick_s < _NEVER_S:
-        return False
+        return
     signed = pts - (1 << round(log2(pts)))
-    if abs(signed * tick_s) > _NEAR_S:
-        return False
-    packet.pts = packet.dts = signed
-    return True
+    if abs(signed * tick_s) <= _NEAR_S:
+        packet.pts = packet.dts = signed
 
 
-def _move_before(page: list[Packet[Any]], end: int) -> None:
-    """Let a page of sound end where the next one begins."""
-    last = page[-1]
-    earlier = (last.pts or 0) + (last.duration or 0) - end
-    for packet in page:
-        packet.pts = (packet.pts or 0) - earlier
-        packet.dts = packet.pts
+def _part(sound: list[Packet[Any]]) -> None:
+    """Let each packet of sound end at the latest where the next one begins."""
+    for packet, following in reversed(list(pairwise(sound))):
+        latest = (following.pts or 0) - (packet.duration or 0)
+        packet.pts = packet.dts = min(packet.pts or 0, latest)

@@ -34,6 +34,8 @@ from reelweave.loader.errors import refuse_shortage
 
 _CUT_OFF = "the file is cut off within its last frame"
 _UNDERSTATED = "its header understates how far frames are moved in coding, and frames are lost"
+_REPEATS = ("theora",)
+"""Codecs of which an empty packet shows the frame before once more: Theora specification, 7."""
 _WITH_ALPHA = {"vp8": "libvpx", "vp9": "libvpx-vp9"}
 
 
@@ -80,6 +82,8 @@ class Decoder:
         self._cut_pts: int | None = None  # of the last packet, if its bytes are not all there
         self._lost, self._checks = LostFrames(stream), SliceChecks(stream)
         self._blocks = DvBlocks(stream)
+        self._repeats = stream.codec_context.codec.canonical_name in _REPEATS
+        self._last_frame: VideoFrame | None = None
         self._over_black = OverBlack()
         # Raw pictures of 32 bits in AVI and elsewhere mostly leave the last eight unused.
         self._shows_alpha = stream.codec_context.name != "rawvideo"
@@ -185,13 +189,17 @@ class Decoder:
                 )
                 try:
                     coded = self._turn(self._bounded(packet))
-                    if is_left_out(packet, coded):
+                    if self._repeats and not packet.size and packet.pts is not None:
+                        decoded: list[VideoFrame] = self._repeat_last(packet)
+                    elif is_left_out(packet, coded):
                         self._codec.decode(coded)
-                        decoded: list[VideoFrame] = []
+                        decoded = []
                     elif self._meter is not None:
                         decoded = self._meter.decode(coded)
                     else:
                         decoded = [self._crop(frame) for frame in self._codec.decode(coded)]
+                    if self._repeats and decoded:
+                        self._last_frame = decoded[-1]
                     if self._shows_alpha:
                         decoded = [self._over_black(frame) for frame in decoded]
                     decoded = self._order.sort(decoded, packet)
@@ -234,6 +242,16 @@ class Decoder:
             self._break_before()
         if self._cut_pts is not None:
             self._end_cut()
+
+    def _repeat_last(self, packet: "Packet[VideoStream]") -> list[VideoFrame]:
+        """Return the last frame again for an empty packet, which FFmpeg's decoder refuses."""
+        if self._last_frame is None:
+            return []
+        frame = Chain()(self._last_frame, ("null",))  # another frame over the same memory
+        frame.pts = packet.pts
+        if self._meter is not None:
+            self._meter.repeat()
+        return [frame]
 
     def _begins_anew(self, packet: "Packet[VideoStream]") -> bool:
         """Return whether the frames of a packet need no others, by the packet, where a decoder does not say so."""

@@ -55,3 +55,21 @@ def test_what_lies_before_an_error_of_the_container_is_read(tmp_path: Path) -> N
     ffmpeg([*words.split(), str(whole)])
     ffmpeg(f"-ss 2.3 -i {whole} -c copy -y {piece}".split())
     assert "reading ends before the end of the file" in curated(piece, tmp_path / "out")[-1][0].reason
+
+
+def test_sound_of_flac_lies_beside_its_pictures_from_the_first_page_on(tmp_path: Path) -> None:
+    """The first two pages have wrong stamps, so that sound of the first second lay elsewhere."""
+    whole, piece = tmp_path / "film.ogv", tmp_path / "piece.ogv"
+    chirp = "aevalsrc=sin(2*PI*(200+200*t)*t):s=48000:d=7"  # 200 Hz, and 400 more each second
+    words = f"-f lavfi -i testsrc2=s=160x128:r=25:d=7 -f lavfi -i {chirp} -c:v libtheora -c:a flac -y {whole}"
+    ffmpeg(words.split())
+    ffmpeg(f"-ss 2.3 -i {whole} -c copy -y {piece}".split())
+    ((record, clip),) = curated(piece, tmp_path / "out")
+    assert record.state == "kept"
+    first = 7 * 25 - record.frames
+    samples, rate, begin = sound(clip)
+    for second in (0.2, 0.5, 0.8, 1.2, 1.8, 3):
+        at = round(second * rate) - begin
+        spectrum = np.abs(np.fft.rfft(samples[0, at - 1024 : at + 1024] * np.hanning(2048), 1 << 17))
+        source_s = (spectrum.argmax() * rate / (1 << 17) - 200) / 400
+        assert source_s == pytest.approx(first / 25 + second, abs=0.03)
