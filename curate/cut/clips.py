@@ -106,8 +106,9 @@ def cut(
                     raise CutError(encode.TOO_LARGE)
                 try:
                     clip = source.clip(span, encoded.get(span), left_bytes)
-                except SeamError:
+                except SeamError as error:
                     clip = _encode_whole(file, timeline, span, size, config, left_bytes, sound_clock, entry)
+                    clip = replace(clip, remark=f"encoded: {UNVERIFIED}: {error}")
                 left_bytes -= len(clip.data)
                 if left_bytes < 0:
                     raise CutError(encode.TOO_LARGE)
@@ -141,7 +142,7 @@ def _encode_whole(
     file.seek(where)
     if isinstance(clip, FailedClip):
         raise CutError(clip.reason)
-    return replace(clip, remark=f"encoded: {UNVERIFIED}")
+    return clip
 
 
 class _Pass:

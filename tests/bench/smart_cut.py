@@ -10,6 +10,7 @@ python -m tests.bench.smart_cut encoders             every frame of numbered fil
 import hashlib
 import io
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -27,7 +28,7 @@ from tests.cutting import curated, cut_smart, pictures
 from tests.media import read_number, read_numbers, write_video
 
 ROUNDS = 2
-STRIDE = 5
+STRIDE = 15  # frames between those that readers seek to
 MODES, KINDS = ("encode", "smart"), ("first", "middle")
 WINDOW = 16
 
@@ -79,37 +80,59 @@ def measure(paths: list[Path]) -> None:
 
 
 def compare(paths: list[Path]) -> int:
-    wrong: Counter[str] = Counter()
-    clips = frames = copied = 0
+    print("| film | clips | smart | frames copied | encoded whole | differ |")
+    print("|---|---|---|---|---|---|")
+    wrong: list[str] = []
     reasons: Counter[str] = Counter()
+    totals = np.zeros(4, int)
     for path in paths:
-        encoded, _ = curated_in(path, "encode")
-        smart, _ = curated_in(path, "smart")
-        spans = [[(r.start_s, r.end_s, r.state, r.frames) for r, _ in found] for found in (encoded, smart)]
-        if spans[0] != spans[1]:
-            wrong[f"{path.name}: other spans"] += 1
-        whole = _digests(path)
-        for record, data in smart:
-            if record.state != "kept":
-                continue
-            reasons[
-                record.reason.split("; ")[-1].partition(": ")[0]
-                + ": "
-                + ("" if "smart" in record.reason else record.reason.rpartition(": ")[2])
-            ] += 1
-            clips, frames = clips + 1, frames + record.frames
-            count, _ = copied_of(record.reason)
-            copied += count
-            if count:
-                equal = sum(digest in whole for digest in map(_digest, pictures(data)))
-                if equal < count:
-                    wrong[f"{path.name}: {count - equal} copied frames are not equal"] += 1
-                for name in READERS:
-                    for fault in faults(data, name, STRIDE):
-                        wrong[f"{path.name} {record.start_s:.1f} s, {name}: {fault}"] += 1
-        print(path.name, clips, frames, copied, dict(reasons), dict(wrong), flush=True)
-    print(f"{clips} clips, {frames} frames, {copied} copied, {sum(wrong.values())} differ")
+        try:
+            counts, whys, differ = _compare_film(path)
+        except (
+            ValueError,
+            OSError,
+            AssertionError,
+            subprocess.CalledProcessError,
+        ) as error:  # as FFmpeg's are
+            counts, whys, differ = np.zeros(4, int), Counter(), [f"{path.name}: not compared: {error!r:.200}"]
+        clips, smart, frames, copied = counts
+        totals, reasons, wrong = totals + counts, reasons + whys, wrong + differ
+        words = "; ".join(f"{count} {reason}" for reason, count in sorted(whys.items()))
+        print(
+            f"| {path.stem} | {clips} | {smart} | {copied} of {frames} | {words} | {len(differ)} |",
+            flush=True,
+        )
+    clips, smart, frames, copied = totals
+    print(
+        f"{clips} clips, {smart} smart, {frames} frames, {copied} copied, {len(wrong)} differ",
+        *wrong,
+        sep="\n",
+    )
+    print(*(f"{count} {reason}" for reason, count in reasons.most_common()), sep="\n")
     return bool(wrong)
+
+
+def _compare_film(path: Path) -> tuple[np.ndarray, Counter[str], list[str]]:
+    """Clips, smart ones, frames and copied frames of a film, its reasons against copies, and what differs."""
+    (encoded, _), (smart, _) = curated_in(path, "encode"), curated_in(path, "smart")
+    spans = [[(r.start_s, r.end_s, r.state, r.frames) for r, _ in found] for found in (encoded, smart)]
+    wrong = [] if spans[0] == spans[1] else [f"{path.name}: other spans"]
+    counts, reasons, whole = np.zeros(4, int), Counter[str](), _digests(path)
+    kept = [(record, data) for record, data in smart if record.state == "kept"]
+    for record, data in kept:
+        copied, _ = copied_of(record.reason)
+        counts += (1, copied > 0, record.frames, copied)
+        if not copied:
+            reasons[record.reason.rpartition("encoded: ")[2]] += 1
+            continue
+        equal = sum(digest in whole for digest in map(_digest, pictures(data)))
+        if equal < copied:
+            wrong.append(f"{path.name} {record.start_s:.1f} s: {copied - equal} copied frames are not equal")
+        for name in READERS:
+            wrong += [
+                f"{path.name} {record.start_s:.1f} s, {name}: {fault}" for fault in faults(data, name, STRIDE)
+            ]
+    return counts, reasons, wrong
 
 
 def measure_windows(paths: list[Path]) -> None:

@@ -80,7 +80,7 @@ def check(
                 stream.codec_context.flush_buffers()
     except (av.error.FFmpegError, ValueError) as error:
         refuse_shortage(error)
-        raise SeamError(f"its clip cannot be read: {error}") from error
+        raise SeamError("its clip cannot be decoded") from error
 
 
 def _stretches(segments: Sequence[Segment]) -> Iterator[tuple[int, int]]:

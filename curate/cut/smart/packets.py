@@ -292,3 +292,7 @@ def _faults(sets: tuple[bytes, ...], sequences: list[SequenceSet], encoder_id: i
             yield "not 8-bit 4:2:0"
         if not sequence.frames_only:
             yield "field pictures"
+        if sequence.lossless:
+            yield "lossless coding"
+        if sequence.crop_left:  # which FFmpeg cuts off or not by its memory's alignment
+            yield "parameter sets that crop at the left"

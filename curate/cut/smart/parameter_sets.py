@@ -72,6 +72,8 @@ class SequenceSet:
         luma_bits: Bits per sample of luma.
         chroma_bits: Bits per sample of chroma.
         frames_only: True where no picture is a field or has pairs of fields.
+        lossless: True where pictures may skip the transform.
+        crop_left: Columns of chroma that are cut off at the left.
     """
 
     id: int
@@ -82,6 +84,8 @@ class SequenceSet:
     luma_bits: int
     chroma_bits: int
     frames_only: bool
+    lossless: bool = False
+    crop_left: int = 0
 
 
 def sequence_set(unit: bytes) -> SequenceSet:
@@ -100,13 +104,13 @@ def sequence_set(unit: bytes) -> SequenceSet:
     set_id = bits.unsigned()
     if set_id >= MOST_IDS:
         raise ParameterError("a parameter set has no valid id")
-    chroma, luma_bits, chroma_bits = 1, 8, 8
+    chroma, luma_bits, chroma_bits, lossless = 1, 8, 8, False
     if profile in _HIGH:
         chroma = bits.unsigned()
         if chroma == 3:
             bits.take()
         luma_bits, chroma_bits = 8 + bits.unsigned(), 8 + bits.unsigned()
-        bits.take()
+        lossless = bool(bits.take())
         if bits.take():
             _skip_scaling(bits, 8 if chroma != 3 else 12)
     bits.unsigned()
@@ -115,7 +119,14 @@ def sequence_set(unit: bytes) -> SequenceSet:
     bits.take()
     bits.unsigned()
     bits.unsigned()
-    return SequenceSet(set_id, profile, constraints, level, chroma, luma_bits, chroma_bits, bool(bits.take()))
+    frames_only = bool(bits.take())
+    if not frames_only:
+        bits.take()
+    bits.take()
+    crop_left = bits.unsigned() if bits.take() else 0
+    return SequenceSet(
+        set_id, profile, constraints, level, chroma, luma_bits, chroma_bits, frames_only, lossless, crop_left
+    )
 
 
 def _skip_scaling(bits: _Bits, lists: int) -> None:

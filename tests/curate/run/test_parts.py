@@ -170,9 +170,8 @@ def test_smart_cuts_that_do_not_verify_are_encoded_whole_in_parts(
     done = steps(folder, tmp_path / "parts", "smart")
     assert tree(tmp_path / "parts") == tree(tmp_path / "whole")
     assert "cut" in {end for _, end in done}
-    assert "encoded: its smart cut did not verify" in {
-        row["reason"] for row in open_dataset(tmp_path / "parts").accounting.to_pylist()
-    }
+    reasons = [row["reason"] or "" for row in open_dataset(tmp_path / "parts").accounting.to_pylist()]
+    assert any(reason.startswith("encoded: its smart cut did not verify: frame ") for reason in reasons)
 
 
 @nightly

@@ -23,6 +23,7 @@ from tests.clip_readers import READERS, faults
 from tests.curate.frames.test_probe import edited
 from tests.cutting import clips_of, curated, cut_smart, describe, pictures
 from tests.media import CORPUS, NO_CORPUS, read_numbers, write_video
+from tests.player import ffmpeg
 from tests.thorough import beyond, but, thorough
 
 BOUNDS = [(0, 30), (31, 66), (70, 85)]
@@ -154,8 +155,23 @@ def test_equal_ids_would_be_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(builder, "EdgeEncoder", SameId)
     for verify in ("ends", "whole"):
         (clip,) = cut_smart(path, [(31, 66)], verify=verify)
-        assert clip.remark == "encoded: its smart cut did not verify"
+        assert clip.remark.startswith("encoded: its smart cut did not verify: ")
         assert read_numbers(clip.data) == list(range(31, 66))
+
+
+@thorough
+def test_sets_that_no_copy_can_stand_beside_are_known_ahead(tmp_path: Path) -> None:
+    """Lossless sets decode wrongly beside others; a crop at the left is applied or not by alignment."""
+    plain = write_video(tmp_path / "plain.mp4", (65, 35), options=GROUPS)
+    lossless = write_video(tmp_path / "lossless.mp4", (65, 35), **params("qp=0"))
+    for crop, why in (("left=4", "parameter sets that crop at the left"), ("top=4:crop_right=8", "smart")):
+        path = tmp_path / f"{why}.mp4"
+        ffmpeg(["-i", str(plain), "-c", "copy", "-bsf:v", f"h264_metadata=crop_{crop}", "-y", str(path)])
+        remark = cut_smart(path, BOUNDS)[0].remark
+        assert remark.partition(":")[0] == why if why == "smart" else remark == f"encoded: {why}"
+    clips = cut_smart(lossless, BOUNDS)
+    assert {clip.remark for clip in clips} == {"encoded: lossless coding"}
+    assert [clip.data for clip in clips] == [clip.data for clip in clips_of(lossless, BOUNDS)]
 
 
 def test_sets_that_change_in_mid_film_divide_what_is_copied(tmp_path: Path) -> None:
