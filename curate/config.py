@@ -122,7 +122,7 @@ class SourceStageConfig(BaseModel, frozen=True, extra="forbid"):
             the ledger notices.
     """
 
-    REVISION: ClassVar = 50
+    REVISION: ClassVar = 51
 
     probe: ProbeConfig = ProbeConfig()
     shots: ShotConfig = ShotConfig()

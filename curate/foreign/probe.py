@@ -14,6 +14,7 @@ from av.video.stream import VideoStream
 
 from reelweave.curate.foreign.pace import PacketTimes, pace_of, pace_of_image
 from reelweave.curate.foreign.size_headers import SizeHeaders
+from reelweave.curate.frames.container.cluster_checks import ClusterChecks
 from reelweave.curate.frames.container.cut_off import cut_off
 from reelweave.curate.frames.container.dolby_vision import without_base
 from reelweave.curate.frames.container.edit_list import FAULT, misread_tracks
@@ -43,7 +44,7 @@ from reelweave.loader.dataset.tars.pictures import (
 )
 from reelweave.loader.errors import refuse_shortage
 
-PROBE_VERSION = 21
+PROBE_VERSION = 22
 """Revision of this code: higher when the same bytes give other values; tars probed by older code are read again."""
 
 _MAX_SIDE = 16384
@@ -115,7 +116,7 @@ def probe(data: bytes | memoryview) -> Media:
         if (dolby_vision := stated_data.dolby_vision) and dolby_vision.fault:
             raise SourceError(dolby_vision.fault)
         packets, heads = PacketFrames(container, stream), SizeHeaders(stream.codec_context)
-        times, frame = _demux(container, stream, packets, heads)
+        times, frame = _demux(container, stream, packets, heads, io.BytesIO(data))
         if times.promised > (times.ticks if times.counts_ticks else times.packets):
             raise SourceError(
                 f"is cut off: its header promises {times.promised} frames, {times.packets} are there"
@@ -188,16 +189,18 @@ def _decoded_stamps(data: bytes | memoryview) -> tuple[list[int | None], bool]:
 
 
 def _demux(
-    container: InputContainer, stream: VideoStream, packets: PacketFrames, heads: SizeHeaders
+    container: InputContainer, stream: VideoStream, packets: PacketFrames, heads: SizeHeaders, data: BinaryIO
 ) -> tuple[PacketTimes, VideoFrame]:
     codec = codec_with_alpha(stream)
     bound = bounded_packets(stream, codec)
     name, frame = container.format.name, None
     times = PacketTimes(stream.frames, counts_ticks=name == "avi", lasts_as_coded="mp4" in name)
-    turn = LastingTurn(stream)
+    turn, checks = LastingTurn(stream), ClusterChecks(data, stream)
     for packet in with_usual_delays(container.demux(stream), name):
         if packet.size:
             times.add(packet)
+            if checks.is_damaged(packet):
+                raise SourceError("is damaged: a checksum of its Matroska is wrong")
             heads.add(packet)
         packets.add(packet)
         if frame is None:

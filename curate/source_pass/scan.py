@@ -226,7 +226,7 @@ def _scan(file: BinaryIO, config: SourceStageConfig, segments: Sequence[Segment]
         notes = noted if smart is None else smart
         choice = choose_sound(container, stream, file) if config.cut.audio == "keep" else SoundChoice()
         packets = NotingDemuxer(container, choice.stream, None if notes is None else notes.take)
-        decoder = Decoder(cast(InputContainer, packets), stream, limits)
+        decoder = Decoder(cast(InputContainer, packets), stream, limits, file=file)
         inverts = limits.interlaced == "deinterlace" and config.cut.mode != "copy"
         fields = FieldDifferences(header.rate if inverts else None)
         comb = CombMeter() if limits.interlaced != "keep" else None

@@ -1,6 +1,6 @@
 """Films of which the last part is missing, by the sizes that their containers state; FFmpeg reads what there is."""
 
-_EBML, _SEGMENT, _CLUSTER = 0x1A45DFA3, 0x18538067, 0x1F43B675
+EBML, SEGMENT, CLUSTER = 0x1A45DFA3, 0x18538067, 0x1F43B675
 _MOST_ID_BYTES = 4
 _FRAGMENT_KINDS = (b"moof", b"mdat")
 
@@ -11,7 +11,7 @@ def cut_off(media: bytes | memoryview) -> str | None:
     Elements of live recorders that state no size promise nothing. Where the file ends behind its pictures, as within
     an index of them, no picture is missing.
     """
-    if bytes(media[:4]) == _EBML.to_bytes(4, "big"):
+    if bytes(media[:4]) == EBML.to_bytes(4, "big"):
         return "its Matroska promises more than is there" if _ends_within_cluster(media) else None
     return "its last fragment is not whole" if _ends_within_fragment(media) else None
 
@@ -19,20 +19,25 @@ def cut_off(media: bytes | memoryview) -> str | None:
 def _ends_within_cluster(media: bytes | memoryview) -> bool:
     """Return whether a cluster, or the segment behind the last one, is not whole: RFC 9559."""
     at, segment_end, last = 0, 0, 0
-    while at < len(media) and (head := _head(media, at)) is not None:
+    while at < len(media) and (head := read_head(media, at)) is not None:
         element, size, content = head
-        if element == _SEGMENT:
+        if element == SEGMENT:
             segment_end = 0 if size is None else content + size
             at = content
             continue
         if size is None:
             return False
         last, at = element, content + size
-    return last == _CLUSTER and max(at, segment_end) > len(media)
+    return last == CLUSTER and max(at, segment_end) > len(media)
 
 
-def _head(media: bytes | memoryview, at: int) -> tuple[int, int | None, int] | None:
-    """Return an element's ID, the size of its content (None: unknown), and where that begins; None for no element."""
+def read_head(media: bytes | memoryview, at: int) -> tuple[int, int | None, int] | None:
+    """Return ID and size of an element of Matroska, and where its content begins; None for no element.
+
+    The size is None where the element states none.
+    """
+    if at >= len(media):
+        return None
     id_bytes = 9 - media[at].bit_length()
     size_at = at + id_bytes
     if id_bytes > _MOST_ID_BYTES or size_at >= len(media) or not media[size_at]:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
+from typing import BinaryIO
 
 import av
 from av.container import InputContainer
@@ -12,6 +13,7 @@ from av.video.stream import VideoStream
 
 from reelweave.curate.frames.budget import check_pixels
 from reelweave.curate.frames.clocks.clock import JUMP_S
+from reelweave.curate.frames.container.cluster_checks import ClusterChecks
 from reelweave.curate.frames.container.description import described_stream
 from reelweave.curate.frames.container.dolby_vision import without_base
 from reelweave.curate.frames.container.encryption import EncryptedError, is_encrypted
@@ -36,6 +38,7 @@ _CUT_OFF = "the file is cut off within its last frame"
 _UNDERSTATED = "its header understates how far frames are moved in coding, and frames are lost"
 _REPEATS = ("theora",)
 """Codecs of which an empty packet shows the frame before once more: Theora specification, 7."""
+_WRONG_CLUSTER = "a checksum of its Matroska is wrong; which frames are damaged is not known"
 _WITH_ALPHA = {"vp8": "libvpx", "vp9": "libvpx-vp9"}
 
 
@@ -53,6 +56,7 @@ class Decoder:
         deinterlace: True to deinterlace, one picture per frame.
         pulldown: Order of fields of a telecined film, whose fields are matched.
         unmarked: Order of fields of frames that are interlaced without a mark.
+        file: File of the container, whose own checksums are then looked at.
     """
 
     def __init__(
@@ -64,6 +68,7 @@ class Decoder:
         deinterlace: bool = False,
         pulldown: FieldOrder | None = None,
         unmarked: FieldOrder | None = None,
+        file: BinaryIO | None = None,
     ) -> None:
         self._container = container
         self._stream = stream
@@ -82,6 +87,8 @@ class Decoder:
         self._cut_pts: int | None = None  # of the last packet, if its bytes are not all there
         self._lost, self._checks = LostFrames(stream), SliceChecks(stream)
         self._blocks = DvBlocks(stream)
+        self._clusters = None if file is None else ClusterChecks(file, stream)
+        self._doubted: set[int | None] = set()  # stamps of packets in clusters with wrong checksums
         self._repeats = stream.codec_context.codec.canonical_name in _REPEATS
         self._last_frame: VideoFrame | None = None
         self._over_black = OverBlack()
@@ -187,6 +194,8 @@ class Decoder:
                 is_damaged = self._limits is not None and (
                     self._checks.is_damaged(packet) or self._blocks.is_damaged(packet)
                 )
+                if self._clusters is not None and self._clusters.is_damaged(packet):
+                    self._doubted.add(packet.pts)
                 try:
                     coded = self._turn(self._bounded(packet))
                     if self._repeats and not packet.size and packet.pts is not None:
@@ -224,11 +233,13 @@ class Decoder:
                     if self._lost.before(frame) and self._shown:
                         self._break_before()
                     is_cut = self._cut_pts is not None and frame.pts == self._cut_pts
-                    is_corrupt = is_damaged or is_cut or frame.is_corrupt
+                    is_doubted = frame.pts in self._doubted
+                    is_corrupt = is_damaged or is_cut or is_doubted or frame.is_corrupt
                     if (frame.key_frame or self._begins_anew(packet)) and not is_corrupt:
                         self._mend()
                     elif is_corrupt:
                         self._break()
+                        self._reason = self._reason or (_WRONG_CLUSTER if is_doubted else "")
                     self._interlaced += frame.interlaced_frame
                     self._shown += 1
                 yield decoded

@@ -1,0 +1,84 @@
+"""Checksums of clusters of Matroska (RFC 9559, 5.1; RFC 8794, 11.3.1), which FFmpeg writes and does not look at."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any, BinaryIO
+
+from av.packet import Packet
+from av.video.stream import VideoStream
+
+from reelweave.curate.frames.container.cut_off import CLUSTER, SEGMENT, read_head
+
+_TELLING = ("h264", "av1", "ffv1")
+"""Codecs whose decoders tell nearly all damage, and nearer than by its cluster of up to 5 s."""
+
+_CHECKSUM = 0xBF
+_HEAD_BYTES = 12  # of an element at most: its ID and its size
+_BLOCK_BYTES = 1 << 20
+
+
+class ClusterChecks:
+    """Checks of the clusters in which packets of one film lie.
+
+    Args:
+        file: File of the film, which is left where it was.
+        stream: Stream of the packets.
+    """
+
+    def __init__(self, file: BinaryIO, stream: VideoStream) -> None:
+        is_telling = stream.codec_context.codec.canonical_name in _TELLING
+        self._file = file
+        self._is_checked = stream.container.format.name.startswith("matroska") and not is_telling
+        self._begin = self._end = 0  # of the element that was looked at last
+        self._is_wrong = False
+
+    def is_damaged(self, packet: Packet[Any]) -> bool:
+        """Return whether the cluster of a packet has a wrong checksum; False where it has none, or needs none."""
+        if not self._is_checked or not packet.size or packet.pos is None or packet.pos < 0:
+            return False
+        if not self._begin <= packet.pos < self._end:
+            position = self._file.tell()
+            try:
+                self._find(packet.pos)
+            finally:
+                self._file.seek(position)
+        return self._is_wrong
+
+    def _find(self, position: int) -> None:
+        """Look at the cluster that holds a byte of the file."""
+        if position < self._begin:
+            self._end = 0
+        self._is_wrong = False
+        while self._end <= position:
+            self._begin = self._end
+            head = read_head(self._read(self._begin, _HEAD_BYTES), 0)
+            if head is None:  # no element: what lies behind is not checked
+                self._is_checked = False
+                return
+            element, size, content = head
+            if element == SEGMENT:
+                self._end = self._begin + content
+            elif size is None:
+                self._is_checked = False
+                return
+            else:
+                self._end = self._begin + content + size
+        self._is_wrong = element == CLUSTER and self._has_wrong_checksum(self._begin + content)
+
+    def _has_wrong_checksum(self, at: int) -> bool:
+        child = self._read(at, _HEAD_BYTES)
+        head = read_head(child, 0)
+        if head is None or head[:2] != (_CHECKSUM, 4):
+            return False
+        begin, checksum, data = at + head[2] + 4, 0, b""
+        block = begin
+        for block in range(begin, self._end, _BLOCK_BYTES):
+            data = self._read(block, min(_BLOCK_BYTES, self._end - block))
+            checksum = zlib.crc32(data, checksum)
+        is_whole = block + len(data) == self._end  # what is cut off is said elsewhere
+        return is_whole and checksum != int.from_bytes(child[head[2] : head[2] + 4], "little")
+
+    def _read(self, at: int, size: int) -> bytes:
+        self._file.seek(at)
+        return self._file.read(size)
