@@ -66,9 +66,9 @@ def forecast_curation(
             raise UsageError("no source with a video that can be read; there is nothing to forecast")
         driver = Driver(state, progress)
         clips = driver.decide_some({source.uri for source in sample})
-        curation_forecast = forecast(
-            _costs(sample, clips, state, driver.gpu_seconds()), sources, extent, rates
-        )
+        costs = _costs(sample, clips, state, driver.gpu_seconds())
+        copies = config.cut.mode != "encode"
+        curation_forecast = forecast(costs, sources, extent, rates, copies=copies)
         ledger.notes.write("forecast", asdict(curation_forecast))
         ledger.notes.drop(STATUS)  # nobody shall wait for a curation that has not begun
         return curation_forecast

@@ -169,6 +169,8 @@ def forecast(
     sources: Sequence[SourceRef],
     extent: Mapping[str, Extent],
     config: ForecastConfig,
+    *,
+    copies: bool = False,
 ) -> Forecast:
     """Scale the clips and the cost of the sample to all sources.
 
@@ -177,17 +179,21 @@ def forecast(
         sources: All sources, those of the sample too.
         extent: Extent of all sources, by URI.
         config: Prices.
+        copies: True where clips have the packets of their sources, and so go with their bytes.
     """
-    working = [source_extent for source_extent in extent.values() if source_extent.effort > 0]
+    working = {uri: source_extent for uri, source_extent in extent.items() if source_extent.effort > 0}
+    sizes = {source.uri: float(source.size) for source in sources if source.uri in working}
+    goes_by_bytes = copies and min(sizes.values(), default=0.0) > 0
 
     def scale_estimate(values: Sequence[float], by: str, unit: float = 1.0) -> Estimate:
-        held = [getattr(extent[cost.uri], by) for cost in measured]
-        estimate = _ratio_estimate(
-            values, held, sum(getattr(source_extent, by) for source_extent in working), len(working)
-        )
+        extent_of = sizes if by == "bytes" else {uri: getattr(one, by) for uri, one in working.items()}
+        held = [extent_of[cost.uri] for cost in measured]
+        estimate = _ratio_estimate(values, held, sum(extent_of.values()), len(extent_of))
         return Estimate(estimate.value / unit, estimate.low / unit, estimate.high / unit)
 
-    clip_gb = scale_estimate([cost.clip_bytes for cost in measured], "pixel_s", 1e9)
+    clip_gb = scale_estimate(
+        [cost.clip_bytes for cost in measured], "bytes" if goes_by_bytes else "pixel_s", 1e9
+    )
     core_hours = scale_estimate([cost.core_s for cost in measured], "effort", 3600)
     gpu_hours = scale_estimate([cost.gpu_s for cost in measured], "seconds", 3600)
     return Forecast(

@@ -1,5 +1,6 @@
 """A forecast scales a sample to the whole and says how sure it is."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -69,6 +70,23 @@ def test_a_small_input_is_its_own_sample() -> None:
     found = forecast(measured, sources, extent, ForecastConfig())
     assert found.clips.value == pytest.approx(sum(one.clips for one in measured))
     assert found.clips.low == found.clips.high == found.clips.value
+
+
+def test_clips_of_copied_packets_go_with_the_bytes_of_their_sources() -> None:
+    sources, measured, extent = population(200, 0.0)
+    costs = {
+        cost.uri: replace(cost, clip_bytes=source.size // 2)
+        for cost, source in zip(measured, sources, strict=True)
+    }
+    sample = [costs[one.uri] for one in choose_sample(sources, extent, 20)]
+    total_gb = sum(cost.clip_bytes for cost in costs.values()) / 1e9
+    found = forecast(sample, sources, extent, ForecastConfig(), copies=True)
+    assert found.clip_gb.value == pytest.approx(total_gb, rel=1e-6)
+    assert forecast(sample, sources, extent, ForecastConfig()).clip_gb.value != pytest.approx(
+        total_gb, rel=0.1
+    )
+    unknown = [replace(sources[0], size=0), *sources[1:]]  # as a server that states no size
+    assert forecast(sample, unknown, extent, ForecastConfig(), copies=True).clip_gb.value > 0
 
 
 def test_what_goes_with_the_duration_is_forecast_exactly() -> None:
