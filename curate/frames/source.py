@@ -55,7 +55,11 @@ _OTHER_KINDS = {
     re.compile(rb".{257}ustar", re.DOTALL): "a tar; `reelweave index` makes tars a dataset",
 }
 _RAW_STREAMS = {
-    re.compile(rb"\0\0\x01(?:\xb0|[\x20-\x2f]|\0\0\0\x01[\x20-\x2f])"): "MPEG-4",
+    re.compile(rb"\0\0\x01(?:\xb0.\0\0\x01|[\x20-\x2f]|\0\0\0\x01[\x20-\x2f])", re.DOTALL): "MPEG-4",
+    re.compile(rb"\0\0\x01\xb0[\x12\x20\x22\x24\x30\x32\x48][^\0]", re.DOTALL): "AVS",
+    re.compile(rb"\0?\0\0\x01\0[\x61\x69\x71\x79\xa1\xb9]"): "VVC",
+    re.compile(rb"\0\0\x02\x80[\x01-\x03]"): "VC-3 (DNxHD)",
+    re.compile(rb"\0\x01[\0-\x0f].\0\x01[\x10-\x1f]", re.DOTALL): "H.261",
     re.compile(rb"\x12\0\x0a"): "AV1 (OBU)",
     re.compile(rb"\0\0[\x80-\x83]"): "H.263",
     re.compile(rb"\0\0\x01\x0f"): "VC-1",

@@ -107,6 +107,13 @@ RAW = {
     "a.h263": ("-c:v h263 -f h263", "H.263"),
     "a.mjpeg": ("-c:v mjpeg -f mjpeg", "JPEG pictures"),
     "a.drc": ("-c:v vc2 -f dirac", "Dirac or VC-2"),
+    "a.h261": ("-c:v h261 -f h261", "H.261"),
+    "a.dnxhd": ("-s 1920x1080 -pix_fmt yuv422p -c:v dnxhd -b:v 120M -f dnxhd", "VC-3 (DNxHD)"),
+}
+HEADS = {
+    "VVC": bytes.fromhex("00000001 0079 000b02008000"),  # ITU-T H.266, 7.4.2.2: parameter sets of a sequence
+    "AVS": bytes.fromhex("000001b0 2040 1680 5a12"),  # GY/T 257.1: header of a sequence, Jizhun profile
+    "MPEG-4": bytes.fromhex("000001b0 20 000001b5 09"),
 }
 
 
@@ -119,6 +126,16 @@ def test_raw_streams_that_are_not_read_are_named_with_what_to_do(name: str, tmp_
         f"it is a raw stream of {codec}, without a container or times, which is not read; give it a container"
     )
     with path.open("rb") as file, pytest.raises(SourceError, match=re.escape(words)), open_video(file):
+        pass
+
+
+@pytest.mark.parametrize("codec", HEADS)
+def test_raw_streams_without_an_encoder_here_are_named(codec: str) -> None:
+    with (
+        io.BytesIO(HEADS[codec] + bytes(range(256)) * 16) as file,
+        pytest.raises(SourceError, match=f"it is a raw stream of {codec},"),
+        open_video(file),
+    ):
         pass
 
 
