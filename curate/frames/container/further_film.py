@@ -14,6 +14,14 @@ _BEGINNINGS = {
 }
 """Beginnings of films by the containers whose demuxers end before a second one, or take it for a packet."""
 
+_OTHERS = re.compile(
+    rb"\x1a\x45\xdf\xa3|RIFF....AVI |OggS\0\x02|FLV\x01|\x30\x26\xb2\x75\x8e\x66\xcf\x11|\x00\x00\x01\xba"
+    rb"|\x47.{187}\x47.{187}\x47",
+    re.DOTALL,
+)
+"""Beginnings of films in other containers behind the boxes of an MP4: Matroska, AVI, Ogg, FLV, ASF, MPEG-PS, TS."""
+_OTHER_BYTES = 512
+
 _BESIDE = 64
 """Bytes around the beginning of the last packet that are looked at."""
 _BEHIND = 1 << 20
@@ -41,8 +49,12 @@ def further_film(file: BinaryIO) -> FurtherFilm | None:
     """
     found = list(boxes(file))
     indexes = [at for at, (kind, _, _) in enumerate(found) if kind == b"moov"]
-    if len(indexes) < 2:
+    if not indexes:
         return None
+    if len(indexes) < 2:
+        _, offset, size = found[-1]
+        file.seek(offset + size)
+        return FurtherFilm("unread", offset + size) if _OTHERS.match(file.read(_OTHER_BYTES)) else None
     offset = next((offset for kind, offset, _ in found if kind == b"ftyp" and offset), 0)
     behind = _fragment_time(file, found[indexes[1] :])
     if behind is None:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from reelweave.curate.foreign.probe import probe
 from tests.cutting import curated
 from tests.player import ffmpeg
 from tests.thorough import but
@@ -50,6 +51,19 @@ def test_a_film_behind_the_first_one_has_a_row(suffix: str, tmp_path: Path) -> N
     if suffix not in ("ivf", "ogv"):  # where the beginning of the second film damages the end of the first
         assert records[0][1] == clip
         assert len(records) == 2
+
+
+@pytest.mark.parametrize("suffix", but(("mkv",), ("mkv", "ts", "avi", "flv", "ogv", "wmv")))
+def test_another_container_behind_an_mp4_has_a_row(suffix: str, tmp_path: Path) -> None:
+    """It was in no row, and index did not mark it."""
+    data, encoder = film(tmp_path, "mp4", UNREAD["mp4"]), {**UNREAD, **READ, "avi": "-c:v mpeg4"}[suffix]
+    path = tmp_path / "joined.mp4"
+    path.write_bytes(data + film(tmp_path, suffix, encoder))
+    (one, _), (last, _) = curated(path, tmp_path / "out", spans={"min_clip_s": 0.5})
+    assert (one.state, one.frames, last.state) == ("kept", 50, "failed")
+    assert last.reason.startswith(BEHIND.format(f"{len(data)} on)"))
+    assert probe(path.read_bytes()).rest
+    assert not probe(data).rest
 
 
 @pytest.mark.parametrize("suffix", but(("mkv",), tuple(READ)))
