@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from reelweave.curate.frames.container.nal_units import nal_units, prefix_bytes, without_emulation
+from reelweave.loader.dataset.samples.frames.nal_units import nal_units, prefix_bytes, without_emulation
 
 IDR, SEI, SPS, PPS, FILLER = 5, 6, 7, 8, 12
 """Values of nal_unit_type, table 7-1."""
