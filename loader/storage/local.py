@@ -52,11 +52,15 @@ class LocalStorage:
     folder: Path
 
     @property
+    def _path(self) -> str:
+        return str(self.folder).rstrip("/")
+
+    @property
     def root(self) -> str:
-        return local_name(str(self.folder).rstrip("/"))
+        return local_name(self._path)
 
     def uri(self, path: str) -> str:
-        return local_name(f"{str(self.folder).rstrip('/')}/{path}")
+        return local_name(f"{self._path}/{path}")
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         folder = check_prefix(prefix).rpartition("/")[0]
@@ -149,7 +153,7 @@ class LocalStorage:
         # Also those that a failed writer left without a file. Folders above the prefix stay, because other processes
         # may be about to write into them.
         for folder, _, _ in os.walk(self.folder / prefix.rpartition("/")[0], topdown=False):
-            if f"{folder}/".startswith(f"{str(self.folder).rstrip('/')}/{prefix}"):
+            if f"{folder}/".startswith(f"{self._path}/{prefix}"):
                 with suppress(OSError):
                     os.rmdir(folder)  # noqa: PTH106 - os.walk gives text
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterator
+from itertools import chain, islice
 from typing import Any, BinaryIO
 
 from av.packet import Packet
 from av.video.stream import VideoStream
 
-from reelweave.curate.frames.container.cut_off import CLUSTER, SEGMENT, read_head
+from reelweave.curate.frames.container.cut_off import CLUSTER, read_head
 
 _TELLING = ("h264", "av1", "ffv1")
 """Codecs whose decoders tell nearly all damage, and nearer than by its cluster of up to 5 s."""
@@ -16,6 +18,10 @@ _TELLING = ("h264", "av1", "ffv1")
 _CHECKSUM = 0xBF
 _HEAD_BYTES = 12  # of an element at most: its ID and its size
 _BLOCK_BYTES = 1 << 20
+_CLUSTER_ID = CLUSTER.to_bytes(4, "big")
+_LARGEST = 1 << 24
+"""Bytes of a cluster at most; FFmpeg writes up to 5 MB."""
+_MOST_TRIED = 64  # places before a packet that look like the beginning of its cluster
 
 
 class ClusterChecks:
@@ -30,7 +36,7 @@ class ClusterChecks:
         is_telling = stream.codec_context.codec.canonical_name in _TELLING
         self._file = file
         self._is_checked = stream.container.format.name.startswith("matroska") and not is_telling
-        self._begin = self._end = 0  # of the element that was looked at last
+        self._begin = self._end = 0  # of the cluster that was looked at last
         self._is_wrong = False
 
     def is_damaged(self, packet: Packet[Any]) -> bool:
@@ -46,25 +52,30 @@ class ClusterChecks:
         return self._is_wrong
 
     def _find(self, position: int) -> None:
-        """Look at the cluster that holds a byte of the file."""
-        if position < self._begin:
-            self._end = 0
-        self._is_wrong = False
-        while self._end <= position:
-            self._begin = self._end
-            head = read_head(self._read(self._begin, _HEAD_BYTES), 0)
-            if head is None:  # no element: what lies behind is not checked
-                self._is_checked = False
+        """Look at the cluster that holds a byte of the file: the next one, or one before a place that was entered."""
+        behind = islice(self._clusters_before(position), _MOST_TRIED)
+        for begin in chain([self._end] if self._end else [], behind):
+            head = read_head(self._read(begin, _HEAD_BYTES), 0)
+            if head is None or head[0] != CLUSTER or head[1] is None:
+                continue
+            end = begin + head[2] + head[1]
+            if begin <= position < end:
+                self._begin, self._end = begin, end
+                self._is_wrong = self._has_wrong_checksum(begin + head[2])
                 return
-            element, size, content = head
-            if element == SEGMENT:
-                self._end = self._begin + content
-            elif size is None:
-                self._is_checked = False
-                return
-            else:
-                self._end = self._begin + content + size
-        self._is_wrong = element == CLUSTER and self._has_wrong_checksum(self._begin + content)
+        self._is_checked = self._is_wrong = False  # clusters of no stated size, or damaged heads
+
+    def _clusters_before(self, position: int) -> Iterator[int]:
+        """Yield where clusters may begin before a byte, the nearest first; a part of a film is not read up to it."""
+        end, first = position, max(0, position - _LARGEST)
+        while end > first:
+            begin = max(first, end - _BLOCK_BYTES)
+            data = self._read(begin, end - begin + len(_CLUSTER_ID) - 1)
+            at = data.rfind(_CLUSTER_ID)
+            while at >= 0:
+                yield begin + at
+                at = data.rfind(_CLUSTER_ID, 0, at + len(_CLUSTER_ID) - 1)
+            end = begin
 
     def _has_wrong_checksum(self, at: int) -> bool:
         child = self._read(at, _HEAD_BYTES)

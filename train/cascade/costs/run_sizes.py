@@ -147,16 +147,16 @@ def _resident(config: StepConfig, gpus: int) -> tuple[StepConfig, int]:
     Either one block of ranks shards the weights, as NestedFSDP does, or layers are whole and the optimizer's state is
     sharded. Every rank may encode, so that encoders are whole or on the host.
     """
-    given = config.layout.parallel
-    block = _block(given, gpus)
+    configured = config.layout.parallel
+    block = _block(configured, gpus)
     parallel = ParallelConfig(
         dp_replicate=1,
         dp_shard="rest",
         shard="optimizer" if block == 1 else "weights",
-        text_encoder="offload" if given.text_encoder == "offload" else "whole",
-        activation_checkpointing=given.activation_checkpointing,
-        activation_memory_budget=given.activation_memory_budget,
-        compile=given.compile,
+        text_encoder="offload" if configured.text_encoder == "offload" else "whole",
+        activation_checkpointing=configured.activation_checkpointing,
+        activation_memory_budget=configured.activation_memory_budget,
+        compile=configured.compile,
     )
     return config.with_parallel(parallel), gpus if block == 1 else block
 

@@ -1,11 +1,13 @@
 """Damage of Matroska that has checksums, as FFmpeg writes it, is known where codecs conceal it."""
 
+import io
 from pathlib import Path
 
 import av
 import pytest
 
 from reelweave.curate.foreign.probe import probe
+from reelweave.curate.frames.container.cluster_checks import ClusterChecks
 from reelweave.curate.frames.source import SourceError
 from tests.cutting import curated
 from tests.player import ffmpeg
@@ -49,3 +51,37 @@ def test_a_flipped_bit_fails_its_cluster_and_no_other(codec: str, tmp_path: Path
     assert records[1].end_s - records[1].start_s < 3.5
     with pytest.raises(SourceError, match="a checksum of its Matroska is wrong"):
         probe(path.read_bytes())
+
+
+class _Watched(io.BytesIO):
+    """File that keeps the first byte that was read, and their number."""
+
+    first, count = 1 << 60, 0
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        self.first = min(self.first, self.tell())
+        data = super().read(size)
+        self.count += len(data)
+        return data
+
+
+def test_a_film_that_is_entered_late_is_not_read_up_to_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Parts of a long film, which may lie in a bucket, each read their own stretch."""
+    monkeypatch.setattr("reelweave.curate.frames.container.cluster_checks._BLOCK_BYTES", 1 << 12)
+    path = film(tmp_path / "a.mkv", "VP8")
+    flip(path, 185)
+    with av.open(str(path)) as container:
+        stream = container.streams.video[0]
+        packets = [packet for packet in container.demux(stream) if packet.size]
+        for begin in (0, 101, 151):
+            watched = _Watched(path.read_bytes())
+            checks = ClusterChecks(watched, stream)
+            damaged = [index for index in range(begin, 200) if checks.is_damaged(packets[index])]
+            assert damaged == list(range(175, 200))
+            # The stretch itself, and as far as its cluster reaches before it.
+            assert begin == 0 or watched.first > packets[begin - 51].pos
+            assert watched.count < 3 * (len(watched.getvalue()) - (packets[max(0, begin - 51)].pos or 0))
+        assert checks.is_damaged(packets[199])
+        assert not checks.is_damaged(packets[20]), "also back again"
