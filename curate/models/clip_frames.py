@@ -13,6 +13,9 @@ from pydantic import Field
 
 from reelweave.curate.frames.source import SourceError, open_video
 from reelweave.loader.dataset.colour.sdr import SdrConverter
+from reelweave.loader.dataset.samples.frames.shown_frames import count_shown
+from reelweave.loader.dataset.samples.frames.upright import shown_size, upright_picture
+from reelweave.loader.dataset.samples.frames.video_stream import decode_stream, open_clip
 from reelweave.loader.errors import UsageError, refuse_shortage
 
 
@@ -80,6 +83,43 @@ def clip_pictures(
     raise ClipError(f"the clip decodes to {index + 1} frames instead of {frames}")
 
 
+def shown_pictures(
+    data: bytes, count: int, size: int | tuple[int, int] | None = None
+) -> tuple[NDArray[np.uint8], NDArray[np.float64]]:
+    """Decode any film and return pictures in the middle of equal parts, upright and with square pixels.
+
+    Args:
+        data: Bytes of a film in a container of the loader, of any rate.
+        count: Maximum number of pictures.
+        size: As in `clip_pictures`.
+
+    Returns:
+        As `clip_pictures` does.
+
+    Raises:
+        ClipError: The bytes are no film, or it does not decode.
+    """
+    try:
+        chosen, rate = _frame_indices(count_shown(data), 1, None, count), 0.0
+        pictures: list[NDArray[np.uint8]] = []
+        with open_clip(data) as (container, stream):
+            rate = float(stream.average_rate or 0)
+            for index, frame in enumerate(decode_stream(container, stream)):
+                if len(pictures) < len(chosen) and index == chosen[len(pictures)]:
+                    shown = shown_size(frame, stream.sample_aspect_ratio, data)
+                    height, width = size[::-1] if isinstance(size, tuple) else _shrunk(shown, size)
+                    smaller = (height, width) != shown
+                    pictures.append(
+                        upright_picture(frame, (height, width), data, "AREA" if smaller else "BICUBIC")
+                    )
+    except (IndexError, av.error.FFmpegError, ValueError) as error:
+        refuse_shortage(error)
+        raise ClipError(f"the film does not decode: {error}") from error
+    if not pictures or len(pictures) < len(chosen):
+        raise ClipError("the film does not decode: frames are missing")
+    return np.stack(pictures), np.array(chosen) / (rate or 1.0)
+
+
 def _frame_indices(frames: int, rate: float, fps: float | None, count: int | None) -> list[int]:
     """Return rising frame numbers; the frame shown at a time is the last one that began before it."""
     if fps is not None:
@@ -98,8 +138,13 @@ def _picture(
     if isinstance(size, tuple):
         width, height = size
     else:
-        scale = min(1.0, size / min(frame.width, frame.height)) if size else 1.0
-        width, height = max(1, round(frame.width * scale)), max(1, round(frame.height * scale))
+        height, width = _shrunk((frame.height, frame.width), size)
     smaller = (width, height) != (frame.width, frame.height)
     small = scaler.reformat(frame, width, height, "rgb24", interpolation="AREA" if smaller else "BICUBIC")
     return np.asarray(small.to_ndarray(), np.uint8)
+
+
+def _shrunk(shown: tuple[int, int], short_side: int | None) -> tuple[int, int]:
+    """Return height and width with the same aspect and a short side of at most so many pixels."""
+    scale = min(1.0, short_side / min(shown)) if short_side else 1.0
+    return max(1, round(shown[0] * scale)), max(1, round(shown[1] * scale))

@@ -10,7 +10,7 @@ from PIL import Image
 from pydantic import Field, field_validator
 
 from reelweave.curate.frames.perceptual import PICTURE, describe
-from reelweave.curate.models.clip_frames import ClipError, Fault, clip_pictures
+from reelweave.curate.models.clip_frames import ClipError, Fault, clip_pictures, shown_pictures
 from reelweave.curate.models.device import Device
 from reelweave.curate.models.open_clip_model import OpenClip, check_weights
 from reelweave.loader.errors import UsageError
@@ -146,6 +146,16 @@ class ClipEmbedder:
         except ClipError as error:
             return Fault(str(error))
         return EmbedInput(prepare(pictures), times_s)
+
+    def film(self, data: bytes) -> Embedding | Fault:
+        """Return the embedding of any film, as a player shows it, or a fault."""
+        prepare = self.preprocessing()
+        try:
+            pictures, times_s = shown_pictures(data, self._config.frames, prepare.picture_size)
+        except ClipError as error:
+            return Fault(str(error))
+        (embedding,) = self.embed([EmbedInput(prepare(pictures), times_s)])
+        return embedding
 
     def preprocessing(self) -> Preprocessing:
         """Return the preprocessing of the model, which is loaded to ask for it. Unlike the model it is pickled."""

@@ -103,7 +103,7 @@ class ClipSearch:
         picture = _picture(data, path)
         if picture is not None:
             return self._nearest(embedder.pictures([picture])[0], top)
-        embedding = embedder([data])[0]
+        embedding = embedder.film(data)
         if isinstance(embedding, Fault):
             raise RunError(f"{path} is neither a picture nor a video: {embedding.reason}")
         return self._nearest(embedding.vector.astype(np.float32), top)

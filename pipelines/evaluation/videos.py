@@ -74,7 +74,7 @@ def read_video(path: Path, size: tuple[int, int] | None = None) -> tuple[NDArray
 
     Args:
         path: the file.
-        size: height and width to resize to; None: the video's own.
+        size: height and width to resize to; None: the video's own, upright and with square pixels.
 
     Raises:
         RunError: the file cannot be decoded, or is too large.
@@ -82,16 +82,19 @@ def read_video(path: Path, size: tuple[int, int] | None = None) -> tuple[NDArray
     import av
 
     from reelweave.loader.dataset.samples.frames.shown_frames import count_shown
-    from reelweave.loader.dataset.samples.frames.video_stream import open_clip
+    from reelweave.loader.dataset.samples.frames.upright import shown_size
+    from reelweave.loader.dataset.samples.frames.video_stream import decode_stream, open_clip
     from reelweave.loader.read.decode import decode
 
     try:
         data = path.read_bytes()
         frames = count_shown(data)
-        with open_clip(data) as (_, stream):
-            height, width = size or (stream.height, stream.width)
+        with open_clip(data) as (container, stream):
             fps = float(stream.average_rate or 24)
-    except (OSError, IndexError, av.FFmpegError) as error:
+            height, width = size or shown_size(
+                next(decode_stream(container, stream)), stream.sample_aspect_ratio, data
+            )
+    except (OSError, IndexError, StopIteration, av.FFmpegError) as error:
         raise RunError(f"{path} is no video: {first_line(error)}") from error
     if not 0 < 3 * frames * height * width <= _MOST_BYTES:
         raise RunError(f"{path} has {frames} frames of {height}x{width}, which is too much to evaluate")

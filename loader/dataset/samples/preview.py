@@ -6,7 +6,7 @@ import io
 from collections.abc import Mapping
 from typing import Any
 
-_THUMBNAIL = (320, 320)  # pixels at most
+_THUMBNAIL_PX = 320  # of the longer side, at most
 _MOST_PIXELS = 1 << 26  # of a decoded frame
 _MOST_CHARS = 200  # of a shown value
 
@@ -35,25 +35,24 @@ def table(row: Mapping[str, Any], clip: bytes | None, suffixes: list[str]) -> st
 
 
 def thumbnail(clip: bytes) -> bytes | None:
-    """Return a JPEG of at most 320 x 320 pixels of a keyframe near a clip's middle; None if it cannot be decoded."""
+    """Return an upright JPEG of at most 320 x 320 pixels of a keyframe near a clip's middle; None if none decodes."""
     import av
     from PIL import Image
 
-    from reelweave.loader.dataset.colour.sdr import SdrConverter
-    from reelweave.loader.dataset.samples.frames.video_stream import decode_stream, open_clip
+    from reelweave.loader.dataset.samples.frames.upright import key_frames, shown_size, upright_picture
+    from reelweave.loader.dataset.samples.frames.video_stream import open_clip
 
     try:
-        with open_clip(clip) as (container, stream):
+        with open_clip(clip) as (_, stream):
             if stream.width * stream.height > _MOST_PIXELS:
                 return None
-            if stream.duration:
-                container.seek(stream.duration // 2, stream=stream)
-            picture = Image.fromarray(
-                SdrConverter()(next(decode_stream(container, stream))).to_ndarray(format="rgb24")
-            )
+        frame, pixel_aspect = next(key_frames(clip, [0.5]))
+        size = shown_size(frame, pixel_aspect, clip)
+        scale = min(1.0, _THUMBNAIL_PX / max(size))
+        height, width = (max(1, round(side * scale)) for side in size)
+        picture = Image.fromarray(upright_picture(frame, (height, width), clip))
     except (av.FFmpegError, IndexError, StopIteration, ValueError, MemoryError):
         return None
-    picture.thumbnail(_THUMBNAIL)
     data = io.BytesIO()
     picture.save(data, "JPEG", quality=80)
     return data.getvalue()

@@ -2,14 +2,15 @@
 
 import io
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import TYPE_CHECKING
 
+from reelweave.loader.dataset.samples.frames.upright import key_frames, shown_size, upright_picture
 from reelweave.loader.dataset.samples.frames.video_stream import decode_stream, open_clip
 from reelweave.pipelines.report.numbers.spread import spread
 
 if TYPE_CHECKING:
-    from av.container import InputContainer
-    from av.video.stream import VideoStream
+    from av.video.frame import VideoFrame
     from PIL.Image import Image
 
 FRAMES = 8
@@ -46,53 +47,40 @@ def strip(clip: bytes, frames: int) -> Strip | None:
     import av
 
     try:
-        with open_clip(clip) as (container, stream):
+        with open_clip(clip) as (_, stream):
             count = frames or stream.frames or 1
             size = stream.codec_context.width * stream.codec_context.height
-            frame_indices = spread(count, FRAMES)
             large = count * size > _MOST_DECODED_PX and stream.duration
-            pictures = (
-                _by_seeking(container, stream, len(frame_indices))
-                if large
-                else _in_order(container, stream, frame_indices)
-            )
+        frame_indices = spread(count, FRAMES)
+        pictures = _by_seeking(clip, len(frame_indices)) if large else _in_order(clip, frame_indices)
     except (av.error.FFmpegError, ValueError, IndexError, MemoryError):
         return None  # `reelweave verify` is what names damaged clips
     return _join_pictures(pictures) if pictures else None
 
 
-def _in_order(container: "InputContainer", stream: "VideoStream", frame_indices: list[int]) -> list["Image"]:
+def _in_order(clip: bytes, frame_indices: list[int]) -> list["Image"]:
     pictures: list[Image] = []
-    for frame_index, frame in enumerate(decode_stream(container, stream)):
-        if frame_index == frame_indices[len(pictures)]:
-            pictures.append(_small(frame))
-            if len(pictures) == len(frame_indices):
-                break
+    with open_clip(clip) as (container, stream):
+        for frame_index, frame in enumerate(decode_stream(container, stream)):
+            if frame_index == frame_indices[len(pictures)]:
+                pictures.append(_small(frame, stream.sample_aspect_ratio, clip))
+                if len(pictures) == len(frame_indices):
+                    break
     return pictures
 
 
-def _by_seeking(container: "InputContainer", stream: "VideoStream", count: int) -> list["Image"]:
+def _by_seeking(clip: bytes, count: int) -> list["Image"]:
     """Return the keyframes before evenly spread times of a long clip."""
-    pictures = []
-    for position in spread(stream.duration or 1, count):
-        container.seek((stream.start_time or 0) + position, stream=stream)
-        pictures.append(_small(next(decode_stream(container, stream))))
-    return pictures
+    shares = [(2 * index + 1) / (2 * count) for index in range(count)]
+    return [_small(frame, pixel_aspect, clip) for frame, pixel_aspect in key_frames(clip, shares)]
 
 
-def _small(frame: object) -> "Image":
-    from av.video.frame import VideoFrame
+def _small(frame: "VideoFrame", pixel_aspect: Fraction | None, clip: bytes) -> "Image":
+    from PIL import Image
 
-    from reelweave.loader.dataset.colour.sdr import SdrConverter
-
-    assert isinstance(frame, VideoFrame)
-    scale = _SIDE_PX / max(frame.width, frame.height)
-    picture: Image = SdrConverter()(frame).to_image(  # type: ignore[no-untyped-call]  # PyAV's
-        width=max(2, round(frame.width * scale)),
-        height=max(2, round(frame.height * scale)),
-        interpolation="AREA",
-    )
-    return picture
+    size = shown_size(frame, pixel_aspect, clip)
+    height, width = (max(2, round(side * _SIDE_PX / max(size))) for side in size)
+    return Image.fromarray(upright_picture(frame, (height, width), clip))
 
 
 def _join_pictures(pictures: list["Image"]) -> Strip:
