@@ -45,12 +45,9 @@ DOORS = (
 """Where the whole configuration of a training run may be held; components take their own."""
 CURATION = "reelweave.curate.config"
 CURATION_DOORS = (
+    "curate/run/assembly.py",  # hands its parts to the components of a run
     "curate/run/curate.py",  # begins a run
-    "curate/run/sample_run.py",
-    "curate/run/outlook/work.py",  # says what a run would do
-    "curate/run/reference_sets.py",  # take their own parts of it, as the models of a run do
-    "curate/run/stages/model_stages.py",
-    "curate/run/state/run_inputs.py",  # hands parts on
+    "curate/run/sample_run.py",  # begins one over a sample
 )
 """Where the whole configuration of a curation may be held."""
 HEAVY = {"ray", "transformers", "open_clip", "ortools", "torchvision", "decord", "scenedetect"}

@@ -1,10 +1,9 @@
 """Curation from inputs to a published dataset: list, cut, ask models, decide, deduplicate, shard, publish."""
 
 import importlib.metadata
-import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,22 +11,16 @@ import pyarrow as pa
 
 from reelweave.curate.config import CurateConfig
 from reelweave.curate.filters.measure import ADDED
-from reelweave.curate.ledger.digest import digest_of
 from reelweave.curate.ledger.files import LEDGER
-from reelweave.curate.ledger.known_sources import as_known, join_runs
 from reelweave.curate.ledger.ledger import Ledger
 from reelweave.curate.ledger.redo import begin_redo, end_redo
+from reelweave.curate.run.assembly import Asked, asked_for, begin_state, check_models, describe_missing
 from reelweave.curate.run.driver import Driver
 from reelweave.curate.run.outlook.work import may_be_older, sentences, work_of
-from reelweave.curate.run.reference_sets import ReferenceSets
 from reelweave.curate.run.runners.progress import Progress, finish_status
 from reelweave.curate.run.shard import STAGE as SHARD
 from reelweave.curate.run.shard import revisions_of
-from reelweave.curate.run.stages.custom_stages import stage_facts
-from reelweave.curate.run.stages.model_stage import ModelStage
-from reelweave.curate.run.stages.model_stages import availability, check, model_digests, model_stages
 from reelweave.curate.run.state.curation_state import CurationState
-from reelweave.curate.run.state.run_inputs import RunInputs
 from reelweave.curate.run.tables.clip_locations import identities_of
 from reelweave.curate.run.tables.clips import clip_ids
 from reelweave.curate.run.tables.columns import equal, filter_rows, places_in, texts_of
@@ -37,16 +30,13 @@ from reelweave.curate.run.undone import describe_unanswered
 from reelweave.curate.run.write_shards import write_shards
 from reelweave.curate.source_pass.part_store import PARTS
 from reelweave.curate.source_pass.stage import KILLED
-from reelweave.curate.sources.inputs import SourceRef, list_sources, redact_input
 from reelweave.curate.takedown.forget import forget
 from reelweave.curate.takedown.takedown import TakeDowns
 from reelweave.loader.dataset import ACCOUNTING, SCORES, Content, Dataset, Manifest, publish, settle
-from reelweave.loader.dataset.manifest import MANIFEST
 from reelweave.loader.dataset.publishing.publication import read_once
 from reelweave.loader.errors import UsageError
 from reelweave.loader.settings import differences
 from reelweave.loader.storage import Storage, hold_lease, open_storage
-from reelweave.loader.text import pluralize
 
 COMMAND = "reelweave curate"
 VERSIONED = ("reelweave", "av", "numpy", "pyarrow")
@@ -133,71 +123,6 @@ class Change:
     redo_older: bool = False
 
 
-@dataclass(frozen=True)
-class Asked:
-    """A curation that is asked for, before any work.
-
-    Attributes:
-        ledger: Ledger of the output.
-        dataset: Present revision; None where nothing is published.
-        inputs: Inputs of all runs, as texts.
-        sources: Their sources.
-        stages: Stages over clips.
-        models: Identities of their models.
-        config: Configuration of the manifest.
-        notes: Sentences for the person who runs this.
-    """
-
-    ledger: Ledger
-    dataset: Dataset | None
-    inputs: Sequence[str]
-    sources: Sequence[SourceRef]
-    stages: Sequence[ModelStage]
-    models: Mapping[str, str]
-    config: Mapping[str, Any]
-    notes: tuple[str, ...]
-
-    @property
-    def before(self) -> Mapping[str, Any] | None:
-        """Content of the configuration of the present revision."""
-        return None if self.dataset is None else self.dataset.manifest.config.get("curate", {})
-
-
-def asked_for(inputs: Sequence[str], storage: Storage, config: CurateConfig, update: bool) -> Asked:
-    """Return what a call asks for, as the holder of the output's lease.
-
-    Raises:
-        UsageError: no source is found, or the output holds another dataset.
-    """
-    ledger = Ledger(storage)
-    dataset = Dataset(storage) if storage.stat(MANIFEST) is not None else None
-    _check_ours(storage, ledger, dataset)
-    listing_notes: list[str] = []
-    sources: Sequence[SourceRef] = list_sources(inputs, config.storage, listing_notes.append)
-    notes: tuple[str, ...] = ()
-    sources, silent = as_known(ledger, sources)
-    if silent:
-        listing_notes.append(
-            f"{pluralize(silent, 'source')} whose web server gives no answer now: meant as an earlier run found it"
-        )
-    inputs = [redact_input(text) for text in inputs]
-    if dataset is not None and update:
-        inputs, sources, notes = join_runs(ledger, inputs, sources)
-    settings: dict[str, Any] = {
-        "curate": config.content(),
-        "inputs": list(inputs),
-        "sources": _sources_digest(sources),
-    }
-    if reference_digests := ReferenceSets.of(config).fingerprints():
-        settings["others"] = reference_digests
-    stages = model_stages(config)
-    if models := model_digests(stages, ledger):
-        settings["models"] = models
-    if config.stages:
-        settings["stages"] = {name: stage_facts(stage) for name, stage in config.stages.items()}
-    return Asked(ledger, dataset, inputs, sources, stages, models, settings, (*listing_notes, *notes))
-
-
 def _curate(
     inputs: Sequence[str],
     storage: Storage,
@@ -214,34 +139,32 @@ def _curate(
         older = _older(request, config)
         if not (change.redo_older and older):
             settle(dataset)
-            _tidy(ledger, dataset, config)
+            _tidy(ledger, dataset, config.run.keep_rejected)
             notes = (*request.notes, *older, *describe_unanswered(dataset), *finish_status(ledger))
             return Outcome(dataset.manifest, already_there=True, notes=notes)
     if dataset is not None and not change.update:
         raise _other_dataset(dataset.manifest.config, settings, storage.root)
-    weights = check(config, request.stages)
+    weights = check_models(config, request.stages)
     ledger.notes.write("config", config.content())
-    missing = availability(config)
-    state = CurationState.of(
-        RunInputs.of(config, ledger, request.sources, dataset, request.stages, request.models)
-    )
+    missing = describe_missing(config)
+    state = begin_state(config, request)
     if change.retry_failed:
         state.todo.forget_failures()
-    open_work = sentences(work_of(state, request.before, change.redo_older))
+    open_work = sentences(work_of(state, request.change, change.redo_older))
     for sentence in open_work:
         say(sentence)
     if change.redo_older:
         if dataset is not None:
             begin_redo(ledger, dataset.manifest.revision)
         state.todo.redo_older()
-    driver = Driver(state, progress)
+    driver = Driver(state, config.run, progress)
     clips = driver.decide(missing)
-    shards = write_shards(state, clips, progress, driver.kind)
+    shards = write_shards(state, clips, config.shard, config.run.keep_rejected, progress, driver.kind)
     listed = state.inputs.listed
     content = Content(
         accounting=read_once((accounting_table(table, listed) for table in clips), ACCOUNTING),
         scores=read_once((scores_table(table, listed) for table in clips), SCORES),
-        config=dict(settings) | _manifest_revisions(state),
+        config=dict(settings) | _manifest_revisions(state, request.revisions),
         versions={**versions(), **weights},
         removals=dataset.manifest.removals if dataset is not None else [],
     )
@@ -260,14 +183,13 @@ def _curate(
     manifest = publish(storage, shards, content, dataset.manifest if dataset is not None else None)
     end_redo(ledger)
     published = Dataset(storage)
-    _tidy(ledger, published, config, rejected)
+    _tidy(ledger, published, config.run.keep_rejected, rejected)
     notes = (*notes, *describe_unanswered(published), *finish_status(ledger))
     return Outcome(manifest, False, (*missing, *request.notes, *open_work, *notes), seconds)
 
 
-def _manifest_revisions(state: CurationState) -> dict[str, dict[str, int]]:
+def _manifest_revisions(state: CurationState, revisions: Mapping[str, int]) -> dict[str, dict[str, int]]:
     """Return the revisions of the code that decided a dataset, and the scores that no clip lacks, for its manifest."""
-    revisions = state.inputs.config.revisions()
     if state.inputs.dataset is not None and not state.todo.redoes_older:
         # Shards that stay are those of the revision that wrote them.
         was = revisions_of(state.inputs.dataset).get("shard", 0)
@@ -280,14 +202,11 @@ def _manifest_revisions(state: CurationState) -> dict[str, dict[str, int]]:
 
 def _older(request: Asked, config: CurateConfig) -> tuple[str, ...]:
     """Return in words what earlier versions made of the sources of a finished dataset."""
-    if request.dataset is None or not may_be_older(
-        request.ledger, config, request.dataset, request.stages, request.models
-    ):
+    dataset = request.dataset
+    if dataset is None or not may_be_older(request.ledger, dataset, request.revisions, request.earlier):
         return ()
-    state = CurationState.of(
-        RunInputs.of(config, request.ledger, request.sources, request.dataset, request.stages, request.models)
-    )
-    return sentences(work_of(state, None, redo_older=False))
+    unchanged = replace(request.change, before=None)
+    return sentences(work_of(begin_state(config, request), unchanged, redo_older=False))
 
 
 def _rejected_ids(clips: pa.Table) -> pa.Array:
@@ -301,35 +220,25 @@ def versions() -> dict[str, str]:
     return {**package_versions, "python": ".".join(str(part) for part in sys.version_info[:2])}
 
 
-def _tidy(ledger: Ledger, dataset: Dataset, config: CurateConfig, rejected: pa.Array | None = None) -> None:
+def _tidy(ledger: Ledger, dataset: Dataset, keep_rejected: bool, rejected: pa.Array | None = None) -> None:
     """Remove staged clips that lie in a shard, and everything that the published revision replaced.
 
     Args:
         ledger: Ledger of the dataset.
         dataset: The published revision.
-        config: Whether rejected clips are kept.
+        keep_rejected: Whether rejected clips are kept.
         rejected: Identities of clips that may come back; None for all staged ones.
     """
     forget(ledger, TakeDowns(tuple(dataset.manifest.removals)))
     staged = texts_of(ledger.blobs.staged_clips())
     keep = np.ones(len(staged), bool) if rejected is None else places_in(staged, rejected) >= 0
-    stay = keep & config.run.keep_rejected
+    stay = keep & keep_rejected
     for identities in identities_of(dataset):
         stay &= places_in(staged, identities) < 0
     ledger.blobs.drop_clips(staged.filter(pa.array(~stay)).to_pylist())
     for folder in (f"{SHARD}/", PARTS, KILLED):
         dataset.storage.delete_tree(f"{LEDGER}{folder}")
     dataset.storage.sweep()
-
-
-def _check_ours(storage: Storage, ledger: Ledger, dataset: Dataset | None) -> None:
-    """Raise a `UsageError` where the output holds tars that no curation wrote: ours would mix with them."""
-    begun = dataset is not None or ledger.notes.read("config") is not None
-    stray = None if begun else next(storage.list("shards/"), None)
-    manifest = None if dataset is None else dataset.manifest
-    if stray is not None or (manifest and (manifest.foreign or manifest.latents)):
-        what = "a dataset" if stray is None else f"{stray.path}, a file"
-        raise UsageError(f"{storage.root} holds {what} that no curation wrote; choose another --out")
 
 
 def _equal(existing: Mapping[str, Any], settings: Mapping[str, Any]) -> bool:
@@ -351,12 +260,4 @@ def _other_dataset(existing: Mapping[str, Any], settings: Mapping[str, Any], out
     difference = f"with another {', '.join(changed)}" if changed else "from other inputs"
     return UsageError(
         f"{out} already holds a dataset made {difference}; choose another --out, or change it with --update"
-    )
-
-
-def _sources_digest(sources: Sequence[SourceRef]) -> str:
-    # The list that named a source says nothing of its bytes.
-    rows = (source.to_stored() for source in sources)
-    return digest_of(
-        json.dumps({k: v for k, v in row.items() if k != "listed_in"}, sort_keys=True) for row in rows
     )

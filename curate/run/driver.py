@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import cached_property
 
+from reelweave.curate.config import RunConfig
 from reelweave.curate.dedup.fingerprint import Match
 from reelweave.curate.ledger.notes import RUN
 from reelweave.curate.ledger.records import clip_result, source_summary
@@ -51,11 +52,12 @@ class Driver:
 
     Args:
         state: The state, which this changes.
+        run: Runner, workers and their resources.
         progress: Called as the work goes on.
     """
 
-    def __init__(self, state: CurationState, progress: Callable[[Progress], None]) -> None:
-        self._state, self._inputs, self._progress = state, state.inputs, progress
+    def __init__(self, state: CurationState, run: RunConfig, progress: Callable[[Progress], None]) -> None:
+        self._state, self._inputs, self._run, self._progress = state, state.inputs, run, progress
         self._passes: list[Pass] = []
         self._undone = Undone()
         self._started: Startable | None = None
@@ -100,7 +102,7 @@ class Driver:
             MachineError: a fault of the machine left sources undone; the others are done.
         """
         verdict, todo = self._state.verdict, self._state.todo
-        match = self._match if self._inputs.config.run.runner == "ray" else None
+        match = self._match if self._run.runner == "ray" else None
         self._do_sources(chosen)
         failed: set[tuple[int, int]] = set()
         while True:
@@ -117,7 +119,7 @@ class Driver:
     def kind(self) -> Kind:
         """Return the runner of this run: Ray is started when first asked for, and replaced if it does not start."""
         if self._started is None:
-            self._started = startable(self._inputs.config.run.runner)
+            self._started = startable(self._run.runner)
         return self._started.kind
 
     def notes(self) -> tuple[str, ...]:
@@ -143,7 +145,7 @@ class Driver:
         }
 
     def _await_cluster(self) -> None:
-        run = self._inputs.config.run
+        run = self._run
         required = Resources(run.wait_for_cpus, run.wait_for_gpus)
         if run.runner != "ray" or required == Resources(0):
             return
@@ -231,7 +233,7 @@ class Driver:
                 self._state.todo.close_source(task.uri, task.summary, task.fingerprint)
                 meter.mark_done(task.uri)
 
-        measure = MeasureScores(self._inputs.config.scores, self._inputs.ledger)
+        measure = MeasureScores(self._inputs.cut.config.scores, self._inputs.ledger)
         curation_tasks: Iterable[CurationTask] = tasks
         stages: list[Stage[CurationTask]] = [Stage(MEASURE, measure, needs=self._output_paths)]
         self._passes.append(run_pass("sources", curation_tasks, stages, self.kind(), take))
@@ -271,11 +273,11 @@ class Driver:
             self._undone.add(task.record.source, task.undone)
 
     def _cut_stage(self) -> Stage[CurationTask]:
-        inputs, run = self._inputs, self._inputs.config.run
+        inputs, run = self._inputs, self._run
         return Stage(
             CUT,
             SourceStage(inputs.cut, inputs.judge, run.isolate, run.attempts, run.max_source_s, run.part_s),
-            gpus=run.shots_gpus if inputs.config.shots.may_use_gpu and self._gpus() else 0.0,
+            gpus=run.shots_gpus if inputs.cut.config.shots.may_use_gpu and self._gpus() else 0.0,
             memory_mb=run.worker_memory_mb,
             max_silence_s=run.attempts * run.max_source_s + SILENCE_S,
             needs=(*self._output_paths, *self._input_paths),
@@ -283,7 +285,7 @@ class Driver:
 
     def _clip_pipeline(self, stages: Sequence[ClipStage]) -> list[Stage[CurationTask]]:
         asked = [(stage, self._inputs.model_stages[stage.name]) for stage in stages]
-        planned = pipeline_stages(asked, self._gpus(), self._inputs.config.run.worker_memory_mb)
+        planned = pipeline_stages(asked, self._gpus(), self._run.worker_memory_mb)
         return [replace(stage, needs=self._needs_of(stage)) for stage in planned]
 
     def _needs_of(self, stage: Stage[CurationTask]) -> tuple[str, ...]:

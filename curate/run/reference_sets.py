@@ -7,12 +7,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from reelweave.curate.config import CurateConfig
 from reelweave.curate.dedup import DedupClips, DedupConfig, Duplicate, Vectors, dedup, find_contaminated
 from reelweave.curate.ledger.ledger import Ledger
 from reelweave.curate.models.embed import STAGES
 from reelweave.curate.run.clip_arrays import ClipArrays
-from reelweave.curate.run.stages.custom_stages import stage_facts
 from reelweave.curate.run.tables.clips import clip_ids
 from reelweave.curate.run.tables.columns import column, places_in
 from reelweave.curate.run.tables.kept import half_digests
@@ -29,18 +27,17 @@ class ReferenceSets:
     Attributes:
         config: Their addresses, and the thresholds of duplicates.
         storage: Storage that they are in.
-        embedding: How the run's clips are embedded; see `_embedding`.
+        embedding: How the run's clips are embedded; see `embedding_of`.
     """
 
     config: DedupConfig
     storage: StorageConfig
     embedding: Sequence[object]
 
-    @classmethod
-    def of(cls, config: CurateConfig) -> "ReferenceSets":
-        """Return those of a configuration."""
-        stages = {name: stage_facts(stage) for name, stage in config.stages.items()}
-        return cls(config.dedup, config.storage, _embedding({"curate": config.content(), "stages": stages}))
+    @property
+    def uris(self) -> tuple[str, ...]:
+        """URIs of all datasets."""
+        return (*self.config.evaluation, *self.config.older)
 
     def fingerprints(self) -> dict[str, str]:
         """Return a digest of each dataset, by URI.
@@ -48,8 +45,7 @@ class ReferenceSets:
         Raises:
             UsageError: there is none, or it cannot be compared with.
         """
-        uris = (*self.config.evaluation, *self.config.older)
-        return {uri: self._open_dataset(uri).fingerprint for uri in uris}
+        return {uri: self._open_dataset(uri).fingerprint for uri in self.uris}
 
     def find_known(self, clips: DedupClips) -> dict[str, tuple[str, Duplicate]]:
         """Return the stage and the twin of each clip that other datasets hold, by key.
@@ -120,7 +116,7 @@ class ReferenceSets:
                 f"{uri} has no fingerprints in its .ledger; curate that dataset again, or set"
                 " dedup.perceptual.enabled=false"
             )
-        if self.config.semantic.enabled and _embedding(dataset.manifest.config) != self.embedding:
+        if self.config.semantic.enabled and embedding_of(dataset.manifest.config) != self.embedding:
             raise UsageError(
                 f"{uri} was embedded otherwise than `embed` asks for; embed both alike, or set"
                 " dedup.semantic.enabled=false"
@@ -128,7 +124,7 @@ class ReferenceSets:
         return dataset
 
 
-def _embedding(config: Mapping[str, object]) -> list[object]:
+def embedding_of(config: Mapping[str, object]) -> list[object]:
     """Return what a manifest's configuration says of the embeddings, also of a user's stage that made them."""
     curate = _inside(config, "curate")
     embed = curate.get("embed")

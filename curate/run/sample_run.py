@@ -8,7 +8,14 @@ import numpy as np
 from reelweave.curate.config import CurateConfig
 from reelweave.curate.ledger.digest import digest
 from reelweave.curate.ledger.ledger import Ledger
-from reelweave.curate.run.curate import COMMAND, asked_for
+from reelweave.curate.run.assembly import (
+    asked_for,
+    begin_state,
+    check_models,
+    curation_state,
+    model_stages,
+)
+from reelweave.curate.run.curate import COMMAND
 from reelweave.curate.run.driver import Driver
 from reelweave.curate.run.outlook.forecast import (
     Forecast,
@@ -20,9 +27,8 @@ from reelweave.curate.run.outlook.forecast import (
 )
 from reelweave.curate.run.outlook.work import Work, work_of
 from reelweave.curate.run.runners.progress import STATUS, Progress
-from reelweave.curate.run.stages.model_stages import check, model_digests, model_stages
+from reelweave.curate.run.stages.model_stages import model_digests
 from reelweave.curate.run.state.curation_state import CurationState
-from reelweave.curate.run.state.run_inputs import RunInputs
 from reelweave.curate.run.tables.columns import column, equal, filter_rows
 from reelweave.curate.run.tables.partitions import Partitions
 from reelweave.curate.sources.headers import read_headers
@@ -55,16 +61,14 @@ def forecast_curation(
         ledger = Ledger(storage)
         sources = list_sources(inputs, config.storage)
         stages = model_stages(config)
-        check(config, stages)
-        state = CurationState.of(
-            RunInputs.of(config, ledger, sources, None, stages, model_digests(stages, ledger))
-        )
+        check_models(config, stages)
+        state = curation_state(config, ledger, sources, None, stages, model_digests(stages, ledger))
         looked_at = sorted(sources, key=lambda source: digest(source.uri))[: rates.headers]
         extent = extents(sources, read_headers(looked_at, config.storage, config.probe))
         sample = choose_sample(sources, extent, rates.sample)
         if not sample:
             raise UsageError("no source with a video that can be read; there is nothing to forecast")
-        driver = Driver(state, progress)
+        driver = Driver(state, config.run, progress)
         clips = driver.decide_some({source.uri for source in sample})
         costs = _costs(sample, clips, state, driver.gpu_seconds())
         copies = config.cut.mode != "encode"
@@ -101,14 +105,10 @@ def forecast_update(
         request = asked_for(inputs, storage, config, update=True)
         if request.dataset is None:
             return None
-        state = CurationState.of(
-            RunInputs.of(
-                config, request.ledger, request.sources, request.dataset, request.stages, request.models
-            )
-        )
+        state = begin_state(config, request)
         if retry_failed:
             state.todo.forget_failures()
-        return work_of(state, request.before, redo_older)
+        return work_of(state, request.change, redo_older)
 
 
 def _costs(

@@ -5,8 +5,9 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
-from reelweave.curate.config import config_digest
+from reelweave.curate.config import ShardConfig, config_digest
 from reelweave.curate.dedup.text_hashes import TextPlaces
+from reelweave.curate.ledger.ledger import Ledger
 from reelweave.curate.ledger.records import key_numbers
 from reelweave.curate.run.runners.node_paths import output_paths
 from reelweave.curate.run.runners.pipeline import Kind, Runner, Stage, run_sequentially, runner
@@ -46,6 +47,8 @@ _PLACE = "place_in_shards"
 def write_shards(
     state: CurationState,
     clips: Partitions,
+    config: ShardConfig,
+    keep_rejected: bool,
     progress: Callable[[Progress], None],
     kind: Callable[[], Kind],
 ) -> list[ShardRecord]:
@@ -54,19 +57,18 @@ def write_shards(
     Args:
         state: Embeddings and places of the clips; shards of the present revision stay where they can.
         clips: Final state of all clips of the run.
+        config: Size and groups of shards.
+        keep_rejected: Whether clips that leave the dataset stay in the ledger.
         progress: Called after every shard.
         kind: Returns the runner; called for many bytes only.
     """
     present = state.inputs.dataset.shards() if state.inputs.dataset is not None else []
-    older = (
-        state.todo.redoes_older
-        and revisions_of(state.inputs.dataset).get("shard", 0) != state.inputs.config.shard.REVISION
-    )
+    older = state.todo.redoes_older and revisions_of(state.inputs.dataset).get("shard", 0) != config.REVISION
     stay = [] if older else _staying(state, clips, present)
-    if state.inputs.dataset is not None and state.inputs.config.run.keep_rejected:
+    if state.inputs.dataset is not None and keep_rejected:
         _rescue(state, state.inputs.dataset, clips, stay)
-    new = NewShards(state, clips, stay, next_shard_number(present))
-    return [*stay, *_write_shards(state, new, progress, kind)]
+    new = NewShards(state, clips, stay, next_shard_number(present), config)
+    return [*stay, *_write_shards(state.inputs.ledger, new, config_digest(config), progress, kind)]
 
 
 class NewShards:
@@ -79,13 +81,19 @@ class NewShards:
         clips: Final state of all clips of the run, in partitions.
         stay: Shards that stay.
         first_number: Number of the first new shard.
+        config: Size and groups of shards.
 
     Attributes:
         order: TextPlaces of the samples in the shards.
     """
 
     def __init__(
-        self, state: CurationState, clips: Partitions, stay: Sequence[ShardRecord], first_number: int
+        self,
+        state: CurationState,
+        clips: Partitions,
+        stay: Sequence[ShardRecord],
+        first_number: int,
+        config: ShardConfig,
     ) -> None:
         self._state, self._clips, self._first_number = state, clips, first_number
         self._settled = TextPlaces(_keys(stay))
@@ -97,9 +105,7 @@ class NewShards:
         self._firsts = np.cumsum([0, *(len(groups) for groups, *_ in parts)])
         groups, high, low, sizes = (np.concatenate(some) for some in zip(*parts, strict=True))
         del parts
-        self.order: ShardOrder = shard_order(
-            group_numbers.in_order()[groups], [high, low], sizes, state.inputs.config.shard
-        )
+        self.order: ShardOrder = shard_order(group_numbers.in_order()[groups], [high, low], sizes, config)
 
     def plans(self) -> Iterator[list[ShardPlan]]:
         """Yield the plans of all shards in order, those of some at a time."""
@@ -169,12 +175,13 @@ def _staying(state: CurationState, clips: Partitions, present: Sequence[ShardRec
 
 
 def _write_shards(
-    state: CurationState,
+    ledger: Ledger,
     new: NewShards,
+    name: str,
     progress: Callable[[Progress], None],
     kind: Callable[[], Kind],
 ) -> list[ShardRecord]:
-    ledger, name = state.inputs.ledger, config_digest(state.inputs.config.shard)
+    """Write the shards of a configuration, whose digest is ``name``, that no earlier attempt finished."""
     closed = set(finished_shards(ledger, STAGE, name, ShardRecord))
     total, count = int(new.order.clip_bytes.sum()), len(new.order.clip_bytes)
     run: Runner | None = None

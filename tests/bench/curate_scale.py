@@ -45,13 +45,12 @@ from reelweave.curate.ledger.records import (
     source_summary,
     to_columns,
 )
+from reelweave.curate.run import assembly
 from reelweave.curate.run import curate as phases
+from reelweave.curate.run.assembly import curation_state, model_stages
 from reelweave.curate.run.driver import Driver
 from reelweave.curate.run.shard import WriteShard
 from reelweave.curate.run.stages.clip_stages import caption_identity
-from reelweave.curate.run.stages.model_stages import model_stages
-from reelweave.curate.run.state.curation_state import CurationState
-from reelweave.curate.run.state.run_inputs import RunInputs
 from reelweave.curate.run.state.stored_clips import StoredClips
 from reelweave.curate.run.tables.closed import text_id
 from reelweave.curate.run.tables.samples import accounting_table, scores_table
@@ -134,7 +133,7 @@ def make_segments(folder: Path, sources: int, per_source: int) -> None:
     """Write a list of sources and the segments of their entries, as a long run leaves them."""
     make_list(folder, sources)
     ledger = Ledger(open_storage(folder / "dataset"))
-    state = CurationState.of(RunInputs.of(CONFIG, ledger, [], None, model_stages(CONFIG), {}))
+    state = curation_state(CONFIG, ledger, [], None, model_stages(CONFIG), {})
     [stage] = state.inputs.stages
     listed = list_sources([str(folder / "list.csv")], CONFIG.storage)
     # Entries of one segment are made as workers make them; other segments have other digests.
@@ -200,11 +199,11 @@ def decide(folder: Path) -> dict[str, Any]:
     # Listing millions of small files is the storage's cost.
     StoredClips.are_at_hand = lambda _, clips, staged: np.ones(len(clips), bool)  # type: ignore[method-assign]
     sources = clock.timed("list", list_sources)([str(folder / "list.csv")], CONFIG.storage)
-    state = clock.timed("load", CurationState.of)(
+    state = clock.timed("load", curation_state)(
         CONFIG, Ledger(storage), sources, None, model_stages(CONFIG), {}
     )
-    clips = clock.timed("decide", Driver(state, lambda _: None).decide)()
-    new = clock.timed("order", NewShards)(state, clips, [], 0)
+    clips = clock.timed("decide", Driver(state, CONFIG.run, lambda _: None).decide)()
+    new = clock.timed("order", NewShards)(state, clips, [], 0, CONFIG.shard)
     plans = clock.timed("plan", lambda: sum(map(len, new.plans())))()
     accounting, scores = (
         clock.timed(name, written)(schema, (make(table, state.inputs.listed) for table in clips))
@@ -240,7 +239,7 @@ def make(folder: Path, sources: int, per_source: int, pictures: int) -> None:
     """Write a list of sources and the entries, arrays and clips that workers make of them."""
     make_list(folder, sources)
     ledger = Ledger(open_storage(folder / "dataset"))
-    state = CurationState.of(RunInputs.of(CONFIG, ledger, [], None, model_stages(CONFIG), {}))
+    state = curation_state(CONFIG, ledger, [], None, model_stages(CONFIG), {})
     [captions] = state.inputs.stages
     clips = folder / "dataset/.ledger/clips"
     clips.mkdir(parents=True)
@@ -317,14 +316,14 @@ def drive(folder: Path, search: bool) -> dict[str, Any]:
     dedup.near_pairs = clock.steps("search", near_pairs)
     WriteShard.__call__ = clock.timed("workers", WriteShard.__call__)
     Driver.decide = clock.timed("decide", Driver.decide)
-    CurationState.of = staticmethod(clock.timed("load", CurationState.of))
-    for name, label in (
-        ("list_sources", "list"),
-        ("write_shards", "shards"),
-        ("publish", "publish"),
-        ("_tidy", "tidy"),
+    phases.begin_state = clock.timed("load", phases.begin_state)
+    for module, name, label in (
+        (assembly, "list_sources", "list"),
+        (phases, "write_shards", "shards"),
+        (phases, "publish", "publish"),
+        (phases, "_tidy", "tidy"),
     ):
-        setattr(phases, name, clock.timed(label, getattr(phases, name)))
+        setattr(module, name, clock.timed(label, getattr(module, name)))
     before = peak_bytes()
     whole = clock.timed("rest", phases.curate)
     manifest = whole([str(folder / "list.csv")], str(folder / "dataset"), CONFIG).manifest

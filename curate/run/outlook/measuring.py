@@ -15,7 +15,7 @@ from reelweave.curate.source_pass.tasks import MeasureTask
 def wants_scores(state: CurationState) -> bool:
     """Return whether a threshold is set on a score that some clips were never measured for, or all are asked for."""
     return state.todo.redoes_older or not state.results.closed.never_measured.isdisjoint(
-        threshold.name for threshold in thresholds(state.inputs.config.filters)
+        threshold.name for threshold in thresholds(state.inputs.judge.filters)
     )
 
 

@@ -1,6 +1,6 @@
 """Work of an update, and that of earlier versions of the code which it takes over: known before it begins."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -9,18 +9,16 @@ import numpy as np
 import pyarrow as pa
 from pydantic import ValidationError
 
-from reelweave.curate.config import CurateConfig, SourceStageConfig, config_digest, earlier_digests
+from reelweave.curate.config import SourceStageConfig, config_digest, earlier_digests
 from reelweave.curate.filters.measure import ADDED
 from reelweave.curate.ledger.ledger import Ledger
 from reelweave.curate.ledger.notes import RUN
 from reelweave.curate.ledger.redo import is_redone
 from reelweave.curate.run.outlook.measuring import wants_scores
 from reelweave.curate.run.shard import revisions_of, scores_of
-from reelweave.curate.run.stages.model_stage import ModelStage
 from reelweave.curate.run.state.curation_state import CurationState
 from reelweave.curate.run.tables.closed import ClosedSources
 from reelweave.curate.run.tables.columns import Mask, column, equal, filter_rows
-from reelweave.curate.source_pass.cut_source import STAGE as CUT
 from reelweave.loader.dataset import Dataset
 from reelweave.loader.settings import differences
 from reelweave.loader.text import pluralize
@@ -52,43 +50,65 @@ class Work:
     said: str
 
 
+@dataclass(frozen=True)
+class ContentChange:
+    """Change of what decides a dataset.
+
+    Attributes:
+        before: Settings of the finished dataset, as JSON values by section; None where they are not compared.
+        now: Settings of this run.
+        revisions: Revisions of the code of stages that are no entries of the ledger, without those that are 0.
+    """
+
+    before: Mapping[str, Any] | None
+    now: Mapping[str, Any]
+    revisions: Mapping[str, int]
+
+    @property
+    def changes_settings(self) -> bool:
+        """Whether a setting has another value than in the finished dataset."""
+        return self.before is not None and next(differences(self.before, self.now), None) is not None
+
+
 def may_be_older(
     ledger: Ledger,
-    config: CurateConfig,
     dataset: Dataset,
-    stages: Sequence[ModelStage],
-    models: Mapping[str, str],
+    revisions: Mapping[str, int],
+    earlier: Mapping[str, Collection[str]],
 ) -> bool:
-    """Return whether a dataset may hold results of earlier versions of the code; cheap to ask."""
+    """Return whether a dataset may hold results of earlier versions of the code; cheap to ask.
+
+    Args:
+        ledger: Entries of earlier runs.
+        dataset: The finished dataset.
+        revisions: See `ContentChange`.
+        earlier: Fingerprints of each stage under earlier revisions of its code.
+    """
     return (
         scores_of(dataset) != ADDED
         or is_redone(ledger, dataset.manifest.revision)
-        or config.revisions() != revisions_of(dataset)
-        or not earlier_digests(config.source_stage()).keys().isdisjoint(ledger.entries.fingerprints(CUT))
+        or revisions != revisions_of(dataset)
         or any(
-            earlier and not set(earlier).isdisjoint(ledger.entries.fingerprints(stage.name))
-            for stage in stages
-            for earlier in [stage.fingerprints(models)[1]]
+            digests and not set(digests).isdisjoint(ledger.entries.fingerprints(stage))
+            for stage, digests in earlier.items()
         )
     )
 
 
-def work_of(state: CurationState, before: Mapping[str, Any] | None, redo_older: bool) -> list[Work]:
+def work_of(state: CurationState, change: ContentChange, redo_older: bool) -> list[Work]:
     """Return the work that is left, before it begins.
 
     Args:
         state: State of the curation.
-        before: Content of the configuration of the finished dataset; None without one.
+        change: Settings before and now.
         redo_older: Whether results of earlier versions are made again.
     """
     pending = [*_older(state, redo_older), *_scores(state, redo_older), *_older_results(state, redo_older)]
-    if before is not None:
-        pending += [*_sources(state, before), *_stages(state)]
-    changes = (
-        before is not None and next(differences(before, state.inputs.config.content()), None) is not None
-    )
-    publishes = changes or any(work.now for work in pending)
-    return [*_redone(state, redo_older or publishes), *pending, *_decided_work(state, redo_older, publishes)]
+    if change.before is not None:
+        pending += [*_sources(state, change.before, change.now), *_stages(state)]
+    publishes = change.changes_settings or any(work.now for work in pending)
+    decided = _decided_work(state, change.revisions, redo_older, publishes)
+    return [*_redone(state, redo_older or publishes), *pending, *decided]
 
 
 def _redone(state: CurationState, publishes: bool) -> Iterator[Work]:
@@ -152,12 +172,14 @@ def _older_results(state: CurationState, redo: bool) -> Iterator[Work]:
         yield Work(f"older {stage.name}", sources, count, clip_s, core_s, redo, sentence)
 
 
-def _decided_work(state: CurationState, redo: bool, changes: bool) -> Iterator[Work]:
+def _decided_work(
+    state: CurationState, revisions: Mapping[str, int], redo: bool, changes: bool
+) -> Iterator[Work]:
     """Yield deduplication and shards where an earlier revision of the code decided them."""
     if state.inputs.dataset is None:
         return
     was, clips = revisions_of(state.inputs.dataset), state.inputs.dataset.manifest.totals
-    for name, now in state.inputs.config.revisions().items():
+    for name, now in revisions.items():
         if was.get(name, 0) == now:
             continue
         done = redo or (changes and name == "dedup")
@@ -211,12 +233,12 @@ def _scores(state: CurationState, redo: bool) -> Iterator[Work]:
     yield Work("scores", count, clips, clip_s, None, now, sentence)
 
 
-def _sources(state: CurationState, before: Mapping[str, Any]) -> Iterator[Work]:
+def _sources(state: CurationState, before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[Work]:
     waiting = state.results.closed.unclosed_uris() & state.inputs.sources.keys()
     if not waiting:
         return
     unclosed = state.inputs.select_sources(waiting)
-    earlier_closed, changed = _before(state, before), _changed_keys(state, before)
+    earlier_closed, changed = _before(state, before), _changed_keys(before, now)
     again = (
         unclosed & earlier_closed.closed
         if earlier_closed is not None and changed
@@ -250,8 +272,7 @@ def _before(state: CurationState, before: Mapping[str, Any]) -> ClosedSources | 
     )
 
 
-def _changed_keys(state: CurationState, before: Mapping[str, Any]) -> list[str]:
-    now = state.inputs.config.content()
+def _changed_keys(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     sections = SourceStageConfig.model_fields
     was, this = ({name: values.get(name) for name in sections} for values in (before, now))
     return sorted(key for key, *_ in differences(was, this))

@@ -35,7 +35,7 @@ class ClipResults:
 
     def __init__(self, inputs: RunInputs) -> None:
         self._inputs = inputs
-        self.earlier_cuts = earlier_digests(inputs.config.source_stage())
+        self.earlier_cuts = earlier_digests(inputs.cut.config)
         digests = set(inputs.ledger.entries.fingerprints(CUT))
         earlier = [digest for digest in self.earlier_cuts if digest in digests]
         self.closed = ClosedSources(inputs.ledger, inputs.cut.fingerprint, inputs.listed, earlier)

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from reelweave.curate.run.reference_sets import ReferenceSets
+from reelweave.curate.run.stages.copies import Copies
 from reelweave.curate.run.state.clip_results import ClipResults
 from reelweave.curate.run.state.run_inputs import RunInputs
 from reelweave.curate.run.state.samples import Samples
@@ -33,9 +35,17 @@ class CurationState:
     samples: Samples
 
     @staticmethod
-    def of(inputs: RunInputs) -> "CurationState":
-        """Return the state of a run before its first task."""
+    def of(inputs: RunInputs, copies: Copies, references: ReferenceSets, embeds: bool) -> "CurationState":
+        """Return the state of a run before its first task.
+
+        Args:
+            inputs: What the run begins with.
+            copies: See `Verdict`.
+            references: See `Verdict`.
+            embeds: See `Samples`.
+        """
         results = ClipResults(inputs)
         stored = StoredClips(inputs, results.closed)
         bases = inputs, results, stored
-        return CurationState(*bases, Todo(*bases), Verdict(*bases), Samples(*bases))
+        verdict = Verdict(*bases, copies, references)
+        return CurationState(*bases, Todo(*bases), verdict, Samples(*bases, embeds))

@@ -20,10 +20,11 @@ class Samples:
         inputs: Inputs of the run.
         results: Clips of closed sources, and their results.
         stored: Where clips and their arrays lie.
+        embeds: Whether samples have embeddings, if only those of their look; see `EmbedConfig.backend`.
     """
 
-    def __init__(self, inputs: RunInputs, results: ClipResults, stored: StoredClips) -> None:
-        self._inputs, self._results, self._stored = inputs, results, stored
+    def __init__(self, inputs: RunInputs, results: ClipResults, stored: StoredClips, embeds: bool) -> None:
+        self._inputs, self._results, self._stored, self._embeds = inputs, results, stored, embeds
 
     def of_clips(self, partition: int, clips: pa.Table) -> pa.Table:
         """Return the kept clips of a partition as samples of shards; see `reelweave.curate.run.tables.samples`."""
@@ -38,7 +39,7 @@ class Samples:
         """Return the video embedding of each clip, of the backend that the configuration names."""
         if (stage := self._inputs.vectors) is not None:
             return vector_column(*packed_arrays(results[stage]))
-        if self._inputs.config.embed.backend == "none":
+        if not self._embeds:
             return vector_column(np.zeros((len(clips), 1), np.float16), np.zeros(len(clips), bool))
         rows = self._stored.find_arrays(clips)
         return vector_column(self._stored.arrays.read_stored(rows), rows >= 0)

@@ -10,11 +10,11 @@ import pyarrow.compute as pc
 from reelweave.curate.dedup import DedupClips, Duplicate, Vectors, dedup
 from reelweave.curate.dedup.vector_file import VectorFile
 from reelweave.curate.ledger.records import Record
-from reelweave.curate.run.dedup_input import dedup_clips, model_vectors
 from reelweave.curate.run.reference_sets import ReferenceSets
 from reelweave.curate.run.stages.copies import Copies
 from reelweave.curate.run.stages.footage import MatchMany
 from reelweave.curate.run.state.clip_results import IDENTITY, ClipResults
+from reelweave.curate.run.state.dedup_input import dedup_clips, model_vectors
 from reelweave.curate.run.state.run_inputs import RunInputs
 from reelweave.curate.run.state.stored_clips import StoredClips
 from reelweave.curate.run.tables.clips import CLIPS, by_span, clip_ids, concat_clips, from_records
@@ -52,15 +52,23 @@ class Verdict:
         inputs: Inputs of the run.
         results: Clips of closed sources, and their results.
         stored: Where clips and their arrays lie.
+        copies: Choice among clips of sources of the same bytes.
+        references: Other datasets, with the thresholds of duplicates.
 
     Attributes:
-        copies: Choice among clips of sources of the same bytes.
+        copies: As given, for what it notes.
     """
 
-    def __init__(self, inputs: RunInputs, results: ClipResults, stored: StoredClips) -> None:
+    def __init__(
+        self,
+        inputs: RunInputs,
+        results: ClipResults,
+        stored: StoredClips,
+        copies: Copies,
+        references: ReferenceSets,
+    ) -> None:
         self._inputs, self._results, self._stored = inputs, results, stored
-        config = inputs.config
-        self.copies = Copies(inputs.listed, config.captions, config.storage, inputs.dataset)
+        self.copies, self._references, self._dedup = copies, references, references.config
 
     def decide(
         self, chosen: Set[str], failed: Set[tuple[int, int]], match: MatchMany | None = None
@@ -75,7 +83,7 @@ class Verdict:
             failed: (source, part) of clips that a later stage is known to fail.
             match: Comparison of many pairs at once; None compares one after the other, here.
         """
-        config, uris = self._inputs.config, self._inputs.uris
+        uris = self._inputs.uris
         self._results.place()
         clips = self._empty_partitions()
         selected, parts = self._inputs.select_sources(chosen), []
@@ -97,12 +105,12 @@ class Verdict:
         del twins
         # Then what other datasets have, then near duplicates among what is left.
         outside: Mapping[str, tuple[str, Duplicate]] = {}
-        if config.dedup.evaluation or config.dedup.older:
-            outside = ReferenceSets.of(config).find_known(self._dedup_clips(remaining, clips))
+        if self._references.uris:
+            outside = self._references.find_known(self._dedup_clips(remaining, clips))
             remaining = remaining.where(
                 ~mask_of(pc.is_in(remaining.keys, value_set=pa.array(list(outside), pa.string())))
             )
-        duplicates = dedup(self._dedup_clips(remaining, clips, match), config.dedup)
+        duplicates = dedup(self._dedup_clips(remaining, clips, match), self._dedup)
         self.copies.note_duplicates(remaining, clips, duplicates)
         del remaining
         if not (duplicates or outside or len(copies)):
@@ -165,7 +173,7 @@ class Verdict:
         remaining = filter_rows(clips.select(IDENTITY), is_kept(clips))
         ids = clip_ids(remaining)
         footage = np.full(len(ids), -1, np.int64)
-        if self._inputs.config.dedup.perceptual.enabled:
+        if self._dedup.perceptual.enabled:
             footage = self._stored.find_arrays(remaining)
         return KeptClips.of(clips, self._stored.are_in_shards(ids), footage)
 

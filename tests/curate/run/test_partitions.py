@@ -16,12 +16,10 @@ from reelweave.curate.config import CurateConfig
 from reelweave.curate.dedup.text_hashes import TextPlaces, hashes
 from reelweave.curate.ledger.blobs import LedgerBlobs
 from reelweave.curate.ledger.ledger import Ledger
+from reelweave.curate.run.assembly import curation_state, model_stages
 from reelweave.curate.run.curate import curate
 from reelweave.curate.run.shard import WriteShard
 from reelweave.curate.run.stages.clip_stages import caption_identity
-from reelweave.curate.run.stages.model_stages import model_stages
-from reelweave.curate.run.state.curation_state import CurationState
-from reelweave.curate.run.state.run_inputs import RunInputs
 from reelweave.curate.run.tables.closed import ClosedSources
 from reelweave.curate.run.tables.partitions import Partitions
 from reelweave.curate.source_pass.cut_source import STAGE, arrays_name, source_id
@@ -47,7 +45,7 @@ def work_done(folder: Path) -> None:
     """Leave what workers leave: some sources twice under two names, and some clips with the same bytes."""
     make_list(folder, SOURCES)
     ledger = Ledger(open_storage(folder / "dataset"))
-    state = CurationState.of(RunInputs.of(config(), ledger, [], None, model_stages(config()), {}))
+    state = curation_state(config(), ledger, [], None, model_stages(config()), {})
     [captions] = state.inputs.stages
     clips = folder / "dataset/.ledger/clips"
     clips.mkdir(parents=True)
@@ -141,11 +139,8 @@ def test_without_perceptual_duplicates_no_arrays_are_read(
     work_done(tmp_path)
     sources = list_sources([str(tmp_path / "list.csv")], config().storage)
     asked = config(dedup={"perceptual": {"enabled": False}})
-    state = CurationState.of(
-        RunInputs.of(
-            asked, Ledger(open_storage(tmp_path / "dataset")), sources, None, model_stages(asked), {}
-        )
-    )
+    ledger = Ledger(open_storage(tmp_path / "dataset"))
+    state = curation_state(asked, ledger, sources, None, model_stages(asked), {})
     monkeypatch.setattr(LedgerBlobs, "many_arrays", lambda *_: pytest.fail("arrays were read"))
     states = state.verdict.decide(state.inputs.sources.keys(), set()).read(0).column("state").to_pylist()
     assert {"kept", "duplicate"} <= set(states)

@@ -211,7 +211,7 @@ class Killed(CutSource):
 def test_a_killed_worker_leaves_its_source_undone_once(
     raw: Path, monkeypatch: pytest.MonkeyPatch, lasts: bool
 ) -> None:
-    monkeypatch.setattr("reelweave.curate.run.state.run_inputs.CutSource", Killed)
+    monkeypatch.setattr("reelweave.curate.run.assembly.CutSource", Killed)
     out, run = str(raw.parent / "out"), {"runner": "sequential", "isolate": True, "attempts": 1}
     config = CurateConfig.model_validate({**CONFIG.model_dump(), "run": run})
     (raw / "short").touch()

@@ -171,7 +171,7 @@ def test_a_source_that_kills_its_worker_is_quarantined_by_name(
 ) -> None:
     out = tmp_path / "dataset"
     with monkeypatch.context() as patched:
-        patched.setattr("reelweave.curate.run.state.run_inputs.CutSource", Poisonous)
+        patched.setattr("reelweave.curate.run.assembly.CutSource", Poisonous)
         curate([str(raw)], str(out), config(run={"isolate": True}))
     rows = [row for row in open_dataset(out).accounting.to_pylist() if row["source"].endswith("2.mp4")]
     assert [(row["state"], row["stage"]) for row in rows] == [("failed", "worker")]

@@ -15,10 +15,11 @@ import pytest
 from reelweave.curate.config import CurateConfig
 from reelweave.curate.ledger.ledger import Ledger
 from reelweave.curate.ledger.records import Record
+from reelweave.curate.run.assembly import judge_of, model_stages
 from reelweave.curate.run.curate import curate
 from reelweave.curate.run.outlook.forecast import ForecastConfig
 from reelweave.curate.run.sample_run import forecast_curation
-from reelweave.curate.run.stages.model_stages import judge_of, model_stages, pipeline_stages
+from reelweave.curate.run.stages.model_stages import pipeline_stages
 from reelweave.curate.source_pass.tasks import ClipTask
 from reelweave.curate.takedown.removal import remove
 from reelweave.loader.dataset import open_dataset, verify
@@ -212,7 +213,7 @@ def test_inputs_are_made_apart_from_the_model(raw: Path, own: Path, tmp_path: Pa
     ledger = Ledger(open_storage(tmp_path / "ledger"))
     asked = model_stages(given)
     [green] = [stage for stage in asked if stage.name == "stages.green"]
-    stage = green.clip_stage(ledger, {}, judge_of(asked, given))
+    stage = green.clip_stage(ledger, {}, judge_of(given, asked))
     record = Record("a.mp4", source_sha256="0" * 64, key="0" * 20, sha256="1" * 64, frames=30, fps=25.0)
     ledger.blobs.write_clip(record.clip_id, (raw / "30.mp4").read_bytes())
     task = ClipTask(record, todo=(stage.name,))

@@ -8,10 +8,11 @@ import pytest
 
 from reelweave.curate.config import CurateConfig
 from reelweave.curate.ledger.ledger import Ledger
+from reelweave.curate.run.assembly import model_stages
 from reelweave.curate.run.runners.reservations import Resources
 from reelweave.curate.run.runners.workers import Load, balance
 from reelweave.curate.run.stages.judge import Judge
-from reelweave.curate.run.stages.model_stages import model_digests, model_stages, pipeline_stages
+from reelweave.curate.run.stages.model_stages import model_digests, pipeline_stages
 from reelweave.loader.storage import open_storage
 
 
