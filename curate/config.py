@@ -122,7 +122,7 @@ class SourceStageConfig(BaseModel, frozen=True, extra="forbid"):
             the ledger notices.
     """
 
-    REVISION: ClassVar = 52
+    REVISION: ClassVar = 53
 
     probe: ProbeConfig = ProbeConfig()
     shots: ShotConfig = ShotConfig()

@@ -1,4 +1,4 @@
-"""Stamps of pieces of Ogg that begin before 0, as `ffmpeg -ss T -c copy` writes them."""
+"""Stamps of pieces of Ogg that do not begin at 0, as `ffmpeg -ss T -c copy` writes them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ def with_signs(packets: Iterable[Packet[Any]], container: str) -> Iterator[Packe
     """Yield packets, those of Ogg with the stamps below 0 that their writer meant.
 
     FFmpeg reads such times of pictures without their sign, in the bits that their codec has for them. It lets the first
-    page of sound begin at 0 where that begins before 0, so that it overlaps the next one.
+    page of sound begin at 0 where that begins before 0, so that it overlaps the next one. The first page of FLAC
+    begins at 0 for it, wherever it ends.
 
     Args:
         packets: Packets in the container's order; stamps are changed in place.
@@ -63,11 +64,14 @@ def _hold_begin(packets: Iterator[Packet[Any]], held: list[Packet[Any]]) -> None
                 is_piece = packet.pts < 0 if is_piece is None else is_piece
             elif packet.size and packet.pts is not None and packet.stream.type == "audio":
                 sound.append(packet)
-            if is_piece is False or len(sound) > _PAGES or len(held) >= _MOST_HELD:
+            is_over = is_piece is False and not _begins_with_flac(sound)
+            if is_over or len(sound) > _PAGES or len(held) >= _MOST_HELD:
                 break
     finally:
         if is_piece:
             _part(sound)
+        if _is_flac(sound):
+            _join_first_page(sound)
 
 
 def _sign(packet: Packet[Any]) -> None:
@@ -85,3 +89,19 @@ def _part(sound: list[Packet[Any]]) -> None:
     for packet, following in reversed(list(pairwise(sound))):
         latest = (following.pts or 0) - (packet.duration or 0)
         packet.pts = packet.dts = min(packet.pts or 0, latest)
+
+
+def _is_flac(sound: list[Packet[Any]]) -> bool:
+    return bool(sound) and sound[0].stream.codec_context.name == "flac"
+
+
+def _begins_with_flac(sound: list[Packet[Any]]) -> bool:
+    """Return whether all packets so far, if any, are those of a first page of FLAC."""
+    return not sound or (_is_flac(sound) and sound[0].pos == sound[-1].pos)
+
+
+def _join_first_page(sound: list[Packet[Any]]) -> None:
+    """Let the first page end where the second begins: at the time that it states for its end."""
+    first = sum(packet.pos == sound[0].pos for packet in sound)
+    for packet, following in reversed(list(pairwise(sound[: first + 1]))):
+        packet.pts = packet.dts = (following.pts or 0) - (packet.duration or 0)

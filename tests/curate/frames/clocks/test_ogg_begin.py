@@ -7,10 +7,13 @@ import av
 import numpy as np
 import pytest
 
+from reelweave.curate.frames.clocks.packet_stamps import mended_stamps
 from tests.cutting import curated, sound
 from tests.player import ffmpeg
 
 CODECS = {"VP8": "libvpx -deadline realtime -cpu-used 8 -b:v 1M", "Theora": "libtheora -q:v 7"}
+
+WHOLE = {"shots": {"detector": "fixed", "fixed": {"stride_s": 9}}, "stitch": {"enabled": False}}
 
 
 def film(path: Path, encoder: str) -> Path:
@@ -33,8 +36,7 @@ def brightnesses(clip: bytes) -> list[float]:
 def test_sound_of_a_piece_lies_beside_its_pictures(codec: str, tmp_path: Path) -> None:
     piece = tmp_path / "piece.ogv"
     ffmpeg(f"-ss 2.3 -i {film(tmp_path / 'film.ogv', CODECS[codec])} -c copy -y {piece}".split())
-    settings = {"shots": {"detector": "fixed", "fixed": {"stride_s": 9}}, "stitch": {"enabled": False}}
-    ((record, clip),) = curated(piece, tmp_path / "out", **settings)
+    ((record, clip),) = curated(piece, tmp_path / "out", **WHOLE)
     assert (record.state, record.audio, record.reason) == ("kept", "aac", "")
     samples, rate, begin = sound(clip)
     bright = np.array(brightnesses(clip))
@@ -73,3 +75,35 @@ def test_sound_of_flac_lies_beside_its_pictures_from_the_first_page_on(tmp_path:
         spectrum = np.abs(np.fft.rfft(samples[0, at - 1024 : at + 1024] * np.hanning(2048), 1 << 17))
         source_s = (spectrum.argmax() * rate / (1 << 17) - 200) / 400
         assert source_s == pytest.approx(first / 25 + second, abs=0.03)
+
+
+@pytest.mark.parametrize("start_s", [1, 2])
+def test_sound_of_flac_in_a_piece_from_a_key_frame_on_lies_beside_its_pictures(
+    start_s: int, tmp_path: Path
+) -> None:
+    """FFmpeg lets its first page begin with the pictures, and it begins up to a packet later."""
+    whole, piece = tmp_path / "film.mkv", tmp_path / "piece.ogv"
+    chirp = "aevalsrc=sin(2*PI*(200+200*t)*t):s=48000:d=5"  # 200 Hz, and 400 more each second
+    codecs = "-c:v libtheora -g 25 -c:a flac -frame_size 4608"
+    ffmpeg(f"-f lavfi -i testsrc2=s=160x128:r=25:d=5 -f lavfi -i {chirp} {codecs} -y {whole}".split())
+    ffmpeg(f"-ss {start_s} -i {whole} -c copy -y {piece}".split())
+    ((record, clip),) = curated(piece, tmp_path / "out", **WHOLE)
+    assert (record.state, record.frames) == ("kept", 25 * (5 - start_s))
+    samples, rate, begin = sound(clip)
+    for second in (0.2, 0.5, 0.8, 1.2, 1.8):
+        at = round(second * rate) - begin
+        spectrum = np.abs(np.fft.rfft(samples[0, at - 1024 : at + 1024] * np.hanning(2048), 1 << 17))
+        source_s = (spectrum.argmax() * rate / (1 << 17) - 200) / 400
+        assert source_s == pytest.approx(start_s + second, abs=0.01)
+
+
+def test_pages_of_flac_follow_one_another_in_a_whole_film(tmp_path: Path) -> None:
+    path = tmp_path / "film.ogv"
+    ffmpeg(
+        f"-f lavfi -i testsrc2=s=64x64:d=2 -f lavfi -i sine=d=2 -c:v libtheora -c:a flac -y {path}".split()
+    )
+    with av.open(str(path)) as container:
+        stored = [packet.pts for packet in container.demux(audio=0) if packet.size]
+    with av.open(str(path)) as container:
+        packets = mended_stamps(container.demux(), "ogg")
+        assert [packet.pts for packet in packets if packet.size and packet.stream.type == "audio"] == stored
