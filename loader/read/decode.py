@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reelweave.loader.base.arrays import IndexArray
+from reelweave.loader.dataset.samples.frames.reorder import is_understated
 from reelweave.loader.dataset.samples.frames.shown_frames import ToldFrames, read_told
 from reelweave.loader.dataset.samples.frames.video_stream import decode_stream, open_clip
 from reelweave.loader.dataset.tars.orientation import orientation_of
@@ -62,7 +63,7 @@ def decode(
 
 
 def decode_with_decord(clip: bytes | memoryview, indices: IndexArray, video_CTHW: Pixels) -> None:
-    """Decode an upright clip with decord, see `decode`; with PyAV where it is deep, HDR or has hidden frames."""
+    """Decode an upright clip with decord, see `decode`; with PyAV where decord reads it wrongly."""
     frames_THWC = _by_decord(clip, indices, video_CTHW)
     if frames_THWC is None:
         decode_with_pyav(clip, indices, video_CTHW)
@@ -80,6 +81,8 @@ def _by_decord(clip: bytes | memoryview, indices: IndexArray, video_CTHW: Pixels
     last = int(indices[-1])
     try:
         # decord needs a decoded frame for a clip's size, the container does not.
+        with open_clip(clip) as (_, stream):
+            is_late = is_understated(stream)  # decord believes the header
         with open_clip(clip) as (container, stream):
             coded = stream.codec_context
             deep = coded.format is not None and coded.format.components[0].bits > 8
@@ -88,6 +91,7 @@ def _by_decord(clip: bytes | memoryview, indices: IndexArray, video_CTHW: Pixels
             is_plain = (
                 told_frames is not None
                 and not told_frames.hidden
+                and not is_late
                 and stream.index == container.streams.video[0].index
             )
             if deep or coded.color_trc in (hdr.PQ, hdr.HLG) or not is_plain:

@@ -65,6 +65,14 @@ def is_reordered(stream: "VideoStream") -> bool:
     return stream.codec_context.codec.canonical_name in _CODECS
 
 
+def is_understated(stream: "VideoStream") -> bool:
+    """Return whether frames of H.264 or HEVC are moved further than FFmpeg believes; first packets are read for it."""
+    if not is_reordered(stream):
+        return False
+    delay_decoder(stream, read_ahead(stream.container.demux(stream))[0])
+    return _DELAY in stream.codec_context.options
+
+
 def is_measured(stream: "VideoStream") -> bool:
     """Return whether FFmpeg measures itself how far frames are moved: H.264 in an MP4 whose index is whole."""
     is_indexed = "mp4" in stream.container.format.name and stream.frames > 0
