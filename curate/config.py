@@ -122,7 +122,7 @@ class SourceStageConfig(BaseModel, frozen=True, extra="forbid"):
             the ledger notices.
     """
 
-    REVISION: ClassVar = 53
+    REVISION: ClassVar = 54
 
     probe: ProbeConfig = ProbeConfig()
     shots: ShotConfig = ShotConfig()

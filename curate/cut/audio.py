@@ -27,6 +27,8 @@ COPIED = frozenset({"aac", "mp3", "ac3", "eac3", "opus"})
 # Pre-roll of copied sound: one overlapping block, 80 ms of Opus (RFC 7845, 4.6), or the bit reservoir of MP3.
 _BEFORE_S = {"opus": Fraction(80, 1000)}
 _BEFORE_PACKETS = 1
+_OF_ONE_SIZE = frozenset({"aac", "mp3", "ac3"})  # codecs whose packets hold equally many samples
+_STRETCHED = 1.5  # share of most packets' duration above which one covers a gap
 _SQUEEZED = 0.9  # share of a packet that the next one covers
 _PROBED_PACKETS = 4
 NO_SOUND = "no sound of its source lies beside it, by its time stamps"
@@ -88,15 +90,17 @@ def sound_of(
         return Sound(remark=NO_SOUND)
     if rate * (channels := stream.codec_context.channels) > config.max_sound_rate:
         return Sound(fault=f"{channels} channels of {rate} Hz are more than cut.max_sound_rate")
+    codec = stream.codec_context.codec.canonical_name
+    frame_size = _frame_size(stream, packets)
     slices = slices_of(
         [(packet.pts or 0, packet.duration or 0) for packet in packets],
         packets[0].time_base,
         start_s,
         rate,
-        _frame_size(stream, packets),
+        frame_size,
+        holds=codec in _OF_ONE_SIZE,
     )
     end = round(duration_s * rate)
-    codec = stream.codec_context.codec.canonical_name
     begin, stop = covering(slices, end, round(_BEFORE_S.get(codec, Fraction(0)) * rate))
     if begin == stop:
         return Sound(remark=NO_SOUND)
@@ -105,9 +109,10 @@ def sound_of(
         begin = reservoir_begin([bytes(packet) for packet in packets[:stop]], begin)
     chosen = packets[begin:stop]
     try:
-        if _copyable(codec, slices[begin:stop], chosen):  # whether it decodes is verified in the clip
+        laid = joined_lead(slices[begin:stop], frame_size)
+        if _copyable(stream, laid, chosen):  # whether it decodes is verified in the clip
             with contextlib.suppress(av.error.FFmpegError):  # MP4 has no MP3 below 16 kHz
-                return Sound(f"copy:{codec}", _copy(stream, chosen, slices[begin:stop], rate))
+                return Sound(f"copy:{codec}", _copy(stream, chosen, laid, rate))
         track = aac.samples(_decode_packets(stream, packets[:stop], lead), start_s, duration_s)
         if track is None:
             return Sound(remark=NO_SOUND)
@@ -122,12 +127,19 @@ def sound_of(
 
 
 def slices_of(
-    times: Sequence[tuple[int, int]], time_base: Fraction, start_s: Fraction, rate: int, frame_size: int
+    times: Sequence[tuple[int, int]],
+    time_base: Fraction,
+    start_s: Fraction,
+    rate: int,
+    frame_size: int,
+    *,
+    holds: bool = False,
 ) -> list[SoundSlice]:
     """Place packets on the clip's time axis.
 
     Coarse ticks (1 ms in Matroska) are replaced by the codec's own frame length wherever they agree with it. So is a
-    duration below half of it, which a muxer that squeezes stamps leaves; the last packet may be cut short.
+    duration below half of it, which a muxer that squeezes stamps leaves; the last packet may be cut short. So is one
+    above that of most packets, where all of a codec hold as much: MP4 has gaps as packets that last until the next one.
 
     Args:
         times: (pts, duration) of each packet in ticks; duration 0 when unknown.
@@ -135,6 +147,7 @@ def slices_of(
         start_s: Start of the clip.
         rate: Samples per second.
         frame_size: Samples per packet by the codec, or 0.
+        holds: True if all packets hold equally many samples.
     """
     tick = time_base * rate
     tolerance = floor(max(Fraction(1), tick))
@@ -147,6 +160,7 @@ def slices_of(
         else round(duration * tick)
         for duration in {duration for _, duration in times}
     }
+    most = sorted(lasting[duration] for _, duration in times)[(len(times) - 1) // 2] if times and holds else 0
     slices: list[SoundSlice] = []
     expected: int | None = None
     for pts, duration in times:
@@ -156,6 +170,8 @@ def slices_of(
         samples = lasting[duration]
         if 2 * samples < frame_size and len(slices) + 1 < len(times):
             samples = frame_size
+        if most and samples > _STRETCHED * most:
+            samples = most
         slices.append(SoundSlice(begin, samples))
         expected = begin + samples
     return slices
@@ -190,6 +206,22 @@ def covering(slices: Sequence[SoundSlice], end: int, before: int) -> tuple[int, 
     return first, heard[-1] + 1
 
 
+def joined_lead(slices: Sequence[SoundSlice], frame_size: int) -> list[SoundSlice]:
+    """Return packets with those that end before the clip laid end to end, up to the first one that is heard.
+
+    Only the decoder hears them, and players skip the samples that it makes: with a gap among them they would skip
+    sound of the clip instead. A fragmented MP4 without edit lists has one behind its first packet.
+    """
+    laid = list(slices)
+    heard = next(
+        (at for at, sound_slice in enumerate(laid) if sound_slice.begin + sound_slice.samples > 0), 0
+    )
+    for at in reversed(range(heard)):
+        samples = laid[at].samples or frame_size
+        laid[at] = SoundSlice(laid[at + 1].begin - samples, samples)
+    return laid
+
+
 def out_of_sync(slices: Sequence[SoundSlice]) -> str | None:
     """Return why packets cannot follow one another in an MP4 file that begins with the clip, or None."""
     if any(sound_slice.samples <= 0 for sound_slice in slices):
@@ -206,8 +238,14 @@ def out_of_sync(slices: Sequence[SoundSlice]) -> str | None:
     return None
 
 
-def _copyable(codec: str, slices: Sequence[SoundSlice], packets: Sequence[Packet[AudioStream]]) -> bool:
+def _copyable(
+    stream: AudioStream, slices: Sequence[SoundSlice], packets: Sequence[Packet[AudioStream]]
+) -> bool:
+    codec = stream.codec_context.codec.canonical_name
     if codec not in COPIED or any(packet.has_sidedata("param_change") for packet in packets):
+        return False
+    # Decoders of browsers and of Apple do not guess the configuration of AAC, as FFmpeg does (ISO/IEC 14496-14, 5.6).
+    if codec == "aac" and not stream.codec_context.extradata and not _is_adts(bytes(packets[0])):
         return False
     # MP4 has one header for all packets: of others, players would play the wrong rate.
     return len({_form(codec, bytes(packet)[:7]) for packet in packets}) == 1 and out_of_sync(slices) is None
@@ -217,7 +255,7 @@ def _form(codec: str, header: bytes) -> tuple[int, ...]:
     """Return what the header of a packet says of its sample rate and channels, as far as it has one."""
     if len(header) < 7:
         return ()
-    if codec == "aac" and header[0] == 0xFF and header[1] & 0xF0 == 0xF0:  # ADTS: ISO/IEC 13818-7, 6.2
+    if codec == "aac" and _is_adts(header):
         return header[2], header[3] & 0xC0
     if codec == "mp3":  # ISO/IEC 11172-3, 2.4.1.3; stereo and joint stereo take turns
         return header[1] & 0x18, header[2] & 0x0C, header[3] >> 6 == 3
@@ -226,6 +264,11 @@ def _form(codec: str, header: bytes) -> tuple[int, ...]:
     if codec == "eac3":  # the same, E.1.2.2; further substreams have channels of their own
         return (header[4] & 0xC0,)
     return ()
+
+
+def _is_adts(packet: bytes) -> bool:
+    """Return whether a packet of AAC states its configuration itself: ISO/IEC 13818-7, 6.2."""
+    return len(packet) > 1 and packet[0] == 0xFF and packet[1] & 0xF0 == 0xF0
 
 
 def _frame_size(stream: AudioStream, packets: Sequence[Packet[AudioStream]]) -> int:
