@@ -81,8 +81,8 @@ def _by_decord(clip: bytes | memoryview, indices: IndexArray, video_CTHW: Pixels
     last = int(indices[-1])
     try:
         # decord needs a decoded frame for a clip's size, the container does not.
-        with open_clip(clip) as (_, stream):
-            is_late = is_understated(stream)  # decord believes the header
+        with open_clip(clip) as (container, stream):
+            is_late = is_understated(container, stream)  # decord believes the header
         with open_clip(clip) as (container, stream):
             coded = stream.codec_context
             deep = coded.format is not None and coded.format.components[0].bits > 8

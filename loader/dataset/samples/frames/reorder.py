@@ -9,6 +9,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
+    from av.container import InputContainer
     from av.packet import Packet
     from av.video.codeccontext import VideoCodecContext
     from av.video.frame import VideoFrame
@@ -65,11 +66,11 @@ def is_reordered(stream: "VideoStream") -> bool:
     return stream.codec_context.codec.canonical_name in _CODECS
 
 
-def is_understated(stream: "VideoStream") -> bool:
+def is_understated(container: "InputContainer", stream: "VideoStream") -> bool:
     """Return whether frames of H.264 or HEVC are moved further than FFmpeg believes; first packets are read for it."""
     if not is_reordered(stream):
         return False
-    delay_decoder(stream, read_ahead(stream.container.demux(stream))[0])
+    delay_decoder(stream, read_ahead(container.demux(stream))[0])
     return _DELAY in stream.codec_context.options
 
 
