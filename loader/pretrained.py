@@ -7,13 +7,22 @@ cannot be fetched, and nobody is asked.
 
 from __future__ import annotations
 
+import json
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 _ALONE = threading.RLock()
 _SWITCH = "trust_remote_code"
+_MAX_DESCRIPTION_BYTES = 1 << 20
+_LISTS = "models/auto/*.py"
+"""Files of transformers that list the types of models it knows."""
 
 
 class OwnCodeError(ValueError):
@@ -55,6 +64,49 @@ def load_open_clip(name: str, weights: str | None, device: str) -> tuple[Any, An
             name, weights, device=device, require_pretrained=True, pretrained_text=False, weights_only=True
         )
         return model, open_clip.get_tokenizer(name)
+
+
+def check_model_type(folder: Path) -> None:
+    """Check that the installed transformers knows a model's type, without importing it, which takes seconds.
+
+    Args:
+        folder: folder of the model, with its config.json.
+
+    Raises:
+        OwnCodeError: the type is known only to code that the model brings.
+        ValueError: config.json is no JSON object, or its type is unknown.
+    """
+    with (folder / "config.json").open("rb") as file:
+        data = file.read(_MAX_DESCRIPTION_BYTES + 1)
+    if len(data) > _MAX_DESCRIPTION_BYTES:
+        raise ValueError(f"its config.json is larger than {_MAX_DESCRIPTION_BYTES >> 20} MiB")
+    try:
+        described = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise ValueError("its config.json is no JSON") from error
+    if not isinstance(described, dict):
+        raise ValueError("its config.json is no JSON object")
+    # A description without a type is left to the library, which has other ways to tell it.
+    model_type = described.get("model_type")
+    known_types = _known_types()
+    if not isinstance(model_type, str) or not known_types or model_type in known_types:
+        return
+    if "auto_map" in described:
+        raise _refusal(str(folder))
+    raise ValueError(
+        f"its config.json names the model type {model_type}, which transformers {version('transformers')} does not know"
+    )
+
+
+@cache
+def _known_types() -> frozenset[str]:
+    """Return the types of models that transformers lists, among other words; empty where it lists none as expected."""
+    found = find_spec("transformers")
+    if found is None or found.origin is None:
+        return frozenset()
+    texts = (path.read_text() for path in Path(found.origin).parent.glob(_LISTS))
+    named = frozenset(word for text in texts for word in re.findall(r'"([\w.-]+)"', text))
+    return named if {"bert", "clip", "t5"} <= named else frozenset()
 
 
 @contextmanager

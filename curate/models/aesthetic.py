@@ -109,15 +109,24 @@ def flatten_layers(tensors: dict[str, Floats], name: str) -> tuple[NDArray[np.fl
     return weight[0], float(bias[0])
 
 
+def check_head_file(path: Path) -> None:
+    """Check that there is a file of the size of a head, without reading it.
+
+    Raises:
+        UsageError: There is none.
+    """
+    if not path.is_file():
+        raise UsageError(f"aesthetic.weights={path} is no file; give the weights of an aesthetic head")
+    if path.stat().st_size > _MAX_BYTES:
+        raise UsageError(f"aesthetic.weights={path} has {path.stat().st_size} bytes; a head is far smaller")
+
+
 def _read(path: Path) -> dict[str, Floats]:
     import torch
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    if not path.is_file():
-        raise UsageError(f"aesthetic.weights={path} is no file; give the weights of an aesthetic head")
-    if path.stat().st_size > _MAX_BYTES:
-        raise UsageError(f"aesthetic.weights={path} has {path.stat().st_size} bytes; a head is far smaller")
+    check_head_file(path)
     try:
         if path.suffix == ".safetensors":
             loaded = load_file(path)

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar
 
 from reelweave.curate.models.hub import check_hub, local_folder
 from reelweave.loader.errors import UsageError, first_line
-from reelweave.loader.pretrained import load_pretrained
+from reelweave.loader.pretrained import check_model_type, load_pretrained
 from reelweave.loader.storage.checksums import files_sha256
 
 _FILES = ("*.json", "*.safetensors", "*.txt", "*.model", "*.jinja")
@@ -40,18 +40,35 @@ class NamedModel:
         Raises:
             UsageError: The files are not available; the message says what to do.
         """
+        self.check_folder(weights)
+        if local_folder(self.name) is None:
+            check_hub(self.name, f"{self.key}={self.name}")
+
+    def check_folder(self, weights: Sequence[str] = ("*.safetensors",)) -> None:
+        """Check what lies in a local folder, at once; a name on the hub is asked for by `check_files`.
+
+        Args:
+            weights: See `check_files`.
+
+        Raises:
+            UsageError: There is no such folder, it lacks a file, or holds a model of an unknown type.
+        """
         folder = local_folder(self.name)
         if folder is None:
-            check_hub(self.name, f"{self.key}={self.name}")
-        elif not (folder / "config.json").is_file():
+            return
+        if not (folder / "config.json").is_file():
             raise UsageError(
                 f"{self.key}={folder} holds no config.json; give the folder of a transformers model"
             )
-        elif not _holds(folder, weights):
+        if not _holds(folder, weights):
             raise UsageError(f"{self.key}={folder} holds no weights; put model.safetensors there")
-        elif not _holds(folder, _TOKENIZERS):
+        if not _holds(folder, _TOKENIZERS):
             # transformers would create an empty one, in which every word is unknown.
             raise UsageError(f"{self.key}={folder} holds no tokenizer; put tokenizer.json there")
+        try:
+            check_model_type(folder)
+        except (OSError, ValueError) as error:
+            raise self._refusal(error) from error
 
     def folder(self) -> Path:
         """Return the folder of the files, after a download for a name on the hub.
@@ -139,9 +156,12 @@ class NamedModel:
             TemplateError,
             SafetensorError,
         ) as error:
-            raise UsageError(
-                f"{self.key}={self.name} cannot be loaded ({first_line(error)}); give another model"
-            ) from error
+            raise self._refusal(error) from error
+
+    def _refusal(self, error: Exception) -> UsageError:
+        return UsageError(
+            f"{self.key}={self.name} cannot be loaded ({first_line(error)}); give another model"
+        )
 
 
 @lru_cache(maxsize=1)

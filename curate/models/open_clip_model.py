@@ -3,7 +3,8 @@
 import difflib
 import pickle
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import cache, cached_property
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -155,20 +156,11 @@ def locate(model: str, pretrained: str) -> tuple[str, str | None]:
     Raises:
         UsageError: There is nothing by that name; the message suggests the nearest names.
     """
+    if (place := check_place(model, pretrained)) is not None:
+        return place, None
     import open_clip
 
-    if model.startswith(_HUB):
-        return model, None
-    valid_names = open_clip.list_models()
     name = model.replace("/", "-")
-    folder = None if name in valid_names else local_folder(model.removeprefix(_FOLDER))
-    if folder is not None:
-        return _folder(folder, pretrained)
-    if name not in valid_names:
-        raise UsageError(
-            f"embed.model={model} is no model that open_clip knows{_nearest(name, valid_names)};"
-            f" give one of its names, a folder with {_CONFIG} and weights, or {_HUB}OWNER/NAME"
-        )
     tags = open_clip.list_pretrained_tags_by_model(name)
     if not pretrained:
         raise UsageError(
@@ -185,12 +177,52 @@ def locate(model: str, pretrained: str) -> tuple[str, str | None]:
     wants = bool(open_clip.get_pretrained_cfg(name, pretrained).get("quick_gelu", False))
     has = bool(open_clip.get_model_config(name).get("quick_gelu", False))
     other = name.removesuffix("-quickgelu") if has else f"{name}-quickgelu"
-    if wants != has and other in valid_names:
+    if wants != has and other in listed_names():
         # open_clip only warns, and its embeddings are then wrong.
         raise UsageError(
             f"the weights {pretrained} were trained with another activation than {name} has; set embed.model={other}"
         )
     return name, pretrained
+
+
+def check_place(model: str, pretrained: str) -> str | None:
+    """Check what a configuration names, at once: nothing is loaded, nor open_clip, which takes seconds.
+
+    Args:
+        model: See `locate`.
+        pretrained: See there.
+
+    Returns:
+        Name of a folder or of a model on the hub for ``open_clip.create_model``; None for a name in its list.
+
+    Raises:
+        UsageError: There is nothing by that name, or the folder lacks a file.
+    """
+    if model.startswith(_HUB):
+        return model
+    listed, name = listed_names(), model.replace("/", "-")
+    folder = None if name in listed else local_folder(model.removeprefix(_FOLDER))
+    if folder is not None:
+        return _folder(folder, pretrained)
+    if name not in listed:
+        raise UsageError(
+            f"embed.model={model} is no model that open_clip knows{_nearest(name, sorted(listed))};"
+            f" give one of its names, a folder with {_CONFIG} and weights, or {_HUB}OWNER/NAME"
+        )
+    return None
+
+
+@cache
+def listed_names() -> frozenset[str]:
+    """Return the names of the models that open_clip knows, from its files where it has them, without importing it."""
+    found = find_spec("open_clip")
+    if found is not None and found.origin is not None:
+        files = Path(found.origin).parent.glob("model_configs/*.json")
+        if listed := frozenset(path.stem for path in files):
+            return listed
+    import open_clip
+
+    return frozenset(open_clip.list_models())
 
 
 def check_weights(model: str, pretrained: str) -> None:
@@ -199,9 +231,9 @@ def check_weights(model: str, pretrained: str) -> None:
     Raises:
         UsageError: Neither has them, or there is nothing by that name.
     """
+    name, weights = locate(model, pretrained)
     import open_clip
 
-    name, weights = locate(model, pretrained)
     if name.startswith(_HUB):
         check_hub(name.removeprefix(_HUB), f"embed.model={model}")
     elif weights is not None and not Path(weights).is_file():
@@ -210,14 +242,14 @@ def check_weights(model: str, pretrained: str) -> None:
             check_hub("/".join(hub_path.split("/")[:2]), f"embed.pretrained={pretrained}")
 
 
-def _folder(folder: Path, pretrained: str) -> tuple[str, None]:
+def _folder(folder: Path, pretrained: str) -> str:
     if pretrained:
         raise UsageError(f"the folder {folder} has weights of its own; leave embed.pretrained empty")
     if not (folder / _CONFIG).is_file():
         raise UsageError(f"{folder} holds no {_CONFIG}; give a folder that open_clip saved")
     if not any(path for pattern in _WEIGHTS for path in folder.glob(pattern)):
         raise UsageError(f"{folder} holds no weights; put an open_clip_model.safetensors beside {_CONFIG}")
-    return f"{_FOLDER}{folder}", None
+    return f"{_FOLDER}{folder}"
 
 
 def _nearest(name: str, valid_names: Sequence[str]) -> str:

@@ -67,6 +67,10 @@ class TextEmbedder:
         _loader(self._named.config())
         self._named.tokenizer()
 
+    def check_folder(self) -> None:
+        """Check what lies in a local folder, without loading anything; see `NamedModel.check_folder`."""
+        self._named.check_folder(_WEIGHTS)
+
     def fingerprint(self) -> dict[str, str]:
         """Return the encoder's name and the sha256 of its weights, for the manifest."""
         return {"model": self._named.name, "weights_sha256": weights_sha256(self._encoder()[0])}

@@ -206,9 +206,19 @@ def check_models(config: CurateConfig, stages: Sequence[ModelStage]) -> dict[str
     """
     check_ocr(config.scores)
     check_detector(config.shots)
+    return {name: version for stage in stages for name, version in stage.check().items()}
+
+
+def check_places(config: CurateConfig) -> None:
+    """Check the files of models before anything else: no source is listed, no file is hashed, no library loaded.
+
+    Raises:
+        UsageError: A folder or file is missing, or holds no model of a known kind.
+    """
     if config.aesthetic.weights is not None and config.embed.backend != "open_clip":
         raise UsageError("aesthetic.weights needs the pictures' embeddings: set embed.backend=open_clip too")
-    return {name: version for stage in stages for name, version in stage.check().items()}
+    for stage in model_stages(config):
+        stage.check_places()
 
 
 def describe_missing(config: CurateConfig) -> tuple[str, ...]:

@@ -14,7 +14,14 @@ from reelweave.curate.filters.measure import ADDED
 from reelweave.curate.ledger.files import LEDGER
 from reelweave.curate.ledger.ledger import Ledger
 from reelweave.curate.ledger.redo import begin_redo, end_redo
-from reelweave.curate.run.assembly import Asked, asked_for, begin_state, check_models, describe_missing
+from reelweave.curate.run.assembly import (
+    Asked,
+    asked_for,
+    begin_state,
+    check_models,
+    check_places,
+    describe_missing,
+)
 from reelweave.curate.run.driver import Driver
 from reelweave.curate.run.outlook.work import may_be_older, sentences, work_of
 from reelweave.curate.run.runners.progress import Progress, finish_status
@@ -94,6 +101,7 @@ def curate(
             is published, and the same call goes on.
         RunError: the environment failed; finished work is kept for the next run.
     """
+    check_places(config)
     with hold_lease(open_storage(out, config.storage), COMMAND) as storage:
         change = Change(update or retry_failed or redo_older, retry_failed, redo_older)
         outcome = _curate(inputs, storage, config, progress, change, say)

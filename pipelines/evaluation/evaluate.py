@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from reelweave.loader.errors import UsageError
 from reelweave.pipelines.evaluation.metrics import compare_videos, scores
+from reelweave.pipelines.evaluation.places import check_clip
 from reelweave.pipelines.evaluation.videos import VideoSet, read_video
 from reelweave.train.config.vae import LpipsConfig
 from reelweave.train.vae.losses.perceptual import Perceptual
@@ -123,13 +124,7 @@ def _similarity(embedder: "ClipEmbedder", video_CTHW: NDArray[np.uint8], caption
 def _embedder(clip: str) -> "ClipEmbedder":
     from reelweave.curate.models.embed import ClipEmbedder, EmbedConfig
 
-    name, _, weights = clip.partition(":")
-    if not weights and not Path(name).is_dir():
-        raise UsageError(
-            f"--clip {clip} is no folder with an open_clip model; give one, or NAME:FILE with local weights"
-        )
-    if weights and not Path(weights).is_file():
-        raise UsageError(f"--clip {clip}: {weights} is no file with weights")
+    name, weights = check_clip(clip)
     embedder = ClipEmbedder(EmbedConfig(backend="open_clip", model=name, pretrained=weights))
     embedder.check()
     return embedder

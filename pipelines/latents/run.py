@@ -40,6 +40,7 @@ from reelweave.pipelines.latents.work import (
     WrittenShard,
     stage,
 )
+from reelweave.train.latents.check import check_encoders
 from reelweave.train.latents.cut_count import CutCount
 from reelweave.train.latents.identity import text_identity, tokenizer_identity
 from reelweave.train.latents.plan import PlannedShard
@@ -84,6 +85,7 @@ def make_latents(
         RunError: the environment failed, or float16 cannot hold a number; what was done is kept for the next run.
     """
     source = _source(uri, config)
+    check_encoders(config.train.encoders, config.latents.context)
     storage = open_storage(out, config.storage)
     with hold_lease(storage, "reelweave latents") as held:
         cut_count = _make(source, held, out, config, progress)

@@ -13,6 +13,7 @@ from reelweave.curate.caption.written import find_written, with_unused
 from reelweave.curate.ledger.ledger import Ledger
 from reelweave.curate.ledger.records import ClipResult
 from reelweave.curate.models.clip_frames import Fault
+from reelweave.curate.models.hf_model import NamedModel
 from reelweave.curate.models.hub import local_folder
 from reelweave.curate.run.stages.clip_stages import ClipStage, ReadClip, caption_identity
 from reelweave.curate.run.stages.custom_stages import CAPTIONS
@@ -46,13 +47,22 @@ class CaptionStage(ModelStage):
     def models(self) -> Mapping[str, Path | str]:
         if self.served or self._config.model is None:
             return {}
-        names = {"captions.model": self._config.model, "captions.rewrite_model": self._config.rewrite_model}
-        return {key: local_folder(name) or name for key, name in names.items() if name is not None}
+        return {key: local_folder(name) or name for key, name in self._names().items()}
+
+    def check_places(self) -> None:
+        if not self.served:
+            for key, name in self._names().items():
+                NamedModel(key, name).check_folder()
 
     def check(self) -> dict[str, str]:
         if self.has_model:
             Captioner(self._config).check()
         return {}
+
+    def _names(self) -> dict[str, str]:
+        """Return the name of each configured model by its key."""
+        names = {"captions.model": self._config.model, "captions.rewrite_model": self._config.rewrite_model}
+        return {key: name for key, name in names.items() if name is not None and self.has_model}
 
     def clip_stage(self, ledger: Ledger, digests: Mapping[str, str], go_on: Judge) -> ClipStage:
         clips = CaptionClips(self._config, self._storage, Captioner(self._config) if self.has_model else None)

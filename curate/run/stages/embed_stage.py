@@ -7,10 +7,11 @@ from pathlib import Path
 
 from reelweave.curate.ledger.ledger import Ledger
 from reelweave.curate.ledger.records import ClipEmbedding, ClipResult, PackedArray
-from reelweave.curate.models.aesthetic import AestheticConfig, AestheticHead
+from reelweave.curate.models.aesthetic import AestheticConfig, AestheticHead, check_head_file
 from reelweave.curate.models.clip_frames import Fault
 from reelweave.curate.models.device import pick_device
 from reelweave.curate.models.embed import ClipEmbedder, EmbedConfig, Embedding, EmbedInput
+from reelweave.curate.models.open_clip_model import check_place
 from reelweave.curate.run.stages.clip_stages import ClipStage, ReadClip, clip_identity
 from reelweave.curate.run.stages.judge import Judge
 from reelweave.curate.run.stages.model_stage import ModelStage
@@ -56,6 +57,11 @@ class EmbedStage(ModelStage):
         if self._aesthetic.weights is not None:
             models["aesthetic.weights"] = Path(self._aesthetic.weights)
         return models
+
+    def check_places(self) -> None:
+        check_place(self._config.model, self._config.pretrained)
+        if self._aesthetic.weights is not None:
+            check_head_file(Path(self._aesthetic.weights))
 
     def check(self) -> dict[str, str]:
         pick_device(self._config.device)

@@ -53,6 +53,14 @@ class ModelStage(ABC):
         """Size of the weights that it loads, megabytes; 0 for models that must be downloaded first."""
         return sum(weights_bytes(model) for model in self.models.values()) / 1e6
 
+    def check_places(self) -> None:
+        """Check that its files are where the configuration says, and of a known kind; nothing is loaded or asked for.
+
+        Raises:
+            UsageError: They are not; the message says what to do.
+        """
+        _ = self.models  # which looks for folders
+
     def check(self) -> dict[str, str]:
         """Check before any work that its model is available; return its versions for the manifest.
 

@@ -154,14 +154,16 @@ def _refuse_other_places(embed: dict[str, Any], options: argparse.Namespace) -> 
 
     Names in open_clip's own list, and tags of its own training runs, are no place.
     """
-    import open_clip
+    from reelweave.curate.models.open_clip_model import listed_names
 
     model, pretrained = str(embed.get("model")), str(embed.get("pretrained") or "")
-    if model not in open_clip.list_models():
+    if model not in listed_names():
         raise UsageError(
             f"the manifest of {options.dataset} names the model {model}, which is loaded only where you name it; look"
             f" what lies there, then search with --model {model}"
         )
+    import open_clip
+
     if options.pretrained is None and pretrained not in open_clip.list_pretrained_tags_by_model(model):
         raise UsageError(
             f"the manifest of {options.dataset} names the weights {pretrained!r}, which are loaded only where you name"

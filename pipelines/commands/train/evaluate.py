@@ -60,6 +60,13 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError("--lpips compares with --reference: give it, too")
     if options.out is not None:
         output_target(options.out, "--out")  # before hours of work
+    from reelweave.pipelines.evaluation.places import check_clip, check_lpips
+
+    # Also before torch is imported, which takes seconds.
+    if options.lpips is not None:
+        check_lpips(options.lpips)
+    if options.clip is not None:
+        check_clip(options.clip)
     from reelweave.pipelines.evaluation.evaluate import Evaluator
     from reelweave.pipelines.evaluation.frechet import frechet_distance, read_features
     from reelweave.pipelines.evaluation.run_scores import RunScores, has_validation_videos, validated_sets

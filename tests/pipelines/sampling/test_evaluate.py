@@ -1,6 +1,8 @@
 """Metrics of videos whose answer is known, and `reelweave evaluate`."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -284,3 +286,29 @@ def test_captions_that_clip_cuts_off_are_counted(
             assert row.get("cut_captions", 0) == lines
             assert row["metrics"]["clip_similarity"] is not None
         assert caplog.text.count("1 of 1 captions are longer than the model of --clip reads") == lines
+
+
+WRONG_MODELS = {
+    "--clip {0}/none": "is no folder with an open_clip model",
+    "--clip {0}": "holds no open_clip_config.json",
+    "--clip ViT-B-3:{0}/videos/a.mp4": "near: ViT-B-32",
+    "--clip ViT-B-32:{0}/none.pth": "is no file with weights",
+    "--lpips {0}/none.pth --reference {0}/videos": "--lpips='{0}/none.pth' could not be read",
+}
+
+
+def test_models_are_refused_before_any_library_is_loaded(tmp_path: Path) -> None:
+    (tmp_path / "videos").mkdir()
+    (tmp_path / "videos/a.mp4").touch()
+    calls = [["evaluate", f"{tmp_path}/videos", *words.format(tmp_path).split()] for words in WRONG_MODELS]
+    code = f"""
+import sys
+from reelweave.pipelines.cli import main
+assert [main(call) for call in {calls}] == [2] * {len(calls)}
+assert not {{"torch", "open_clip"}} & sys.modules.keys()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    lines = done.stderr.splitlines()
+    for line, said in zip(lines, WRONG_MODELS.values(), strict=True):
+        assert said.format(tmp_path) in line

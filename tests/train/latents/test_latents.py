@@ -16,11 +16,13 @@ from reelweave.loader.errors import RunError, UsageError
 from reelweave.loader.stream.video_stream import VideoStream
 from reelweave.pipelines.cli import main
 from reelweave.pipelines.configuration.train_config import HeldOutConfig
+from reelweave.train.config.run import TrainConfig
 from reelweave.train.latents.stored_encoders import find_stored
 from reelweave.train.loop.logs.record import LOSSES
 from reelweave.train.models.bundle import Bundle
 from reelweave.train.models.encoders.stored import StoredLatents
 from tests.thorough import but, thorough
+from tests.train.clips import tiny_config
 from tests.train.latents.latent_versions import (
     MIXED,
     WAYS,
@@ -271,3 +273,39 @@ def test_numbers_that_float16_cannot_hold_stop_the_run(clips, tmp_path):
         encoders.tokenizer.basis_KP *= 1e5
     with pytest.raises(RunError, match=r"float16 cannot hold; set latents\.dtype=float32"):
         encoders.latent(np.full((3, 1, 16, 24), 255, np.uint8))
+
+
+@pytest.mark.parametrize(
+    ("key", "described", "said"),
+    [
+        ("tokenizer.name", None, "has neither vae/config.json nor config.json"),
+        ("tokenizer.name", '{"_class_name": "AutoencoderKL"}', "is a AutoencoderKL; supported are"),
+        ("text.name", None, "has no config.json"),
+        ("text.name", '{"model_type": "nosuch"}', "names the model type nosuch"),
+        ("text.pooled.name", '{"model_type": "nosuch"}', "names the model type nosuch"),
+    ],
+)
+def test_encoders_of_an_unknown_class_are_refused_before_files_are_hashed_or_ray_starts(
+    clips, tmp_path, monkeypatch, key, described, said
+):
+    known = tmp_path / "known"
+    for folder, text in ((known, '{"model_type": "t5"}'), (tmp_path / "wrong", described)):
+        folder.mkdir()
+        if text is not None:
+            (folder / "config.json").write_text(text)
+    for started in ("startable", "tokenizer_identity", "text_identity"):
+        monkeypatch.setattr(f"reelweave.pipelines.latents.run.{started}", lambda *_: pytest.fail("too late"))
+    wrong = str(tmp_path / "wrong")
+    tokenizer = {"kind": "diffusers", "name": wrong, "frames": 4, "height": 8, "width": 8}
+    name = wrong if key == "text.name" else str(known)
+    text = {"kind": "transformers", "name": name, "max_text_tokens": 7}
+    if key == "text.pooled.name":
+        text["pooled"] = {"name": wrong}
+    config = tiny_config(1)
+    model = {"hidden": 48, "heads": 2, "layers": 2, "patch": (1, 1, 1)}
+    changed = {"tokenizer": tokenizer, "model": model} if key == "tokenizer.name" else {"text": text}
+    asked = TrainConfig.model_validate(config.model_dump() | changed)
+    with pytest.raises(UsageError, match=said) as refused:
+        version(clips, tmp_path / "out", train_config=asked)
+    assert str(refused.value).startswith(f"{key}={wrong!r}")
+    assert not (tmp_path / "out").exists()

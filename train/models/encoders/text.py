@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -9,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from reelweave.loader.errors import UsageError, first_line
-from reelweave.loader.pretrained import load_pretrained
+from reelweave.loader.pretrained import check_model_type, load_pretrained
 from reelweave.loader.text import words
 from reelweave.train.config.text import (
     HashedTextConfig,
@@ -264,6 +265,7 @@ class _Pooled(nn.Module):
 
 def _load(config: PublishedTextConfig, key: str, meta: bool) -> tuple[Any, Any]:
     """Load a tokenizer that pads on the right, and a frozen encoder, on the meta device if its weights are unread."""
+    check_text_type(config, key)
     try:
         from transformers import AutoConfig, AutoModel, AutoModelForTextEncoding, AutoTokenizer
         from transformers.models.auto.modeling_auto import MODEL_FOR_TEXT_ENCODING_MAPPING
@@ -284,14 +286,33 @@ def _load(config: PublishedTextConfig, key: str, meta: bool) -> tuple[Any, Any]:
             AutoTokenizer, config.name, subfolder=config.tokenizer_subfolder, padding_side="right"
         )
     except (ImportError, OSError, ValueError) as error:
-        raise UsageError(
-            f"{key}.name={config.name!r} could not be loaded ({first_line(error)}); pass a hub "
-            "name, or the path of a local folder with config.json, model.safetensors and its tokenizer"
-        ) from error
+        raise _not_loaded(config, key, error) from error
     model.requires_grad_(False)
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer, model
+
+
+def check_text_type(config: PublishedTextConfig, key: str) -> None:
+    """Check that the type of an encoder in a local folder is known, without loading anything.
+
+    Raises:
+        UsageError: it is not.
+    """
+    folder = Path(config.name) / config.subfolder
+    if not (folder / "config.json").is_file():
+        return  # a name on the hub, or missing, which the library says
+    try:
+        check_model_type(folder)
+    except (OSError, ValueError) as error:
+        raise _not_loaded(config, key, error) from error
+
+
+def _not_loaded(config: PublishedTextConfig, key: str, error: Exception) -> UsageError:
+    return UsageError(
+        f"{key}.name={config.name!r} could not be loaded ({first_line(error)}); pass a hub "
+        "name, or the path of a local folder with config.json, model.safetensors and its tokenizer"
+    )
 
 
 def build_text_encoder(config: HashedTextConfig | TransformersTextConfig, meta: bool = False) -> TextEncoder:

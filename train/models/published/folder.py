@@ -35,7 +35,8 @@ def part_folder(name: str, subfolder: str, key: str) -> Path:
         for folder in (root / subfolder, root):
             if (folder / DESCRIPTION).is_file():
                 return folder
-        raise UsageError(f"{key}={name!r} has neither {subfolder}/{DESCRIPTION} nor {DESCRIPTION}")
+        inside = f"neither {subfolder}/{DESCRIPTION} nor" if subfolder else "no"
+        raise UsageError(f"{key}={name!r} has {inside} {DESCRIPTION}")
     try:
         from huggingface_hub import snapshot_download
 

@@ -1,5 +1,7 @@
 """Published video VAEs of diffusers as frozen tokenizers."""
 
+from pathlib import Path
+
 import torch
 
 from reelweave.loader.errors import UsageError, first_line
@@ -114,6 +116,23 @@ class DiffusersVAE(Tokenizer):
         return self._mean[:, :, :frames], self._deviation[:, :, :frames]
 
 
+def vae_class(folder: Path, name: str, key: str) -> str:
+    """Return the class of a VAE in diffusers, without loading it.
+
+    Args:
+        folder: folder of the VAE.
+        name: as in `load_vae`, for errors.
+        key: as in `load_vae`.
+
+    Raises:
+        UsageError: it is unsupported.
+    """
+    class_name = str(description(folder, key).get("_class_name"))
+    if class_name not in VAES:
+        raise UsageError(f"{key}={name!r} is a {class_name}; supported are {', '.join(VAES)}")
+    return class_name
+
+
 def load_vae(name: str, subfolder: str, dtype: torch.dtype, key: str) -> PublishedVae:
     """Load a published VAE with its weights.
 
@@ -127,9 +146,7 @@ def load_vae(name: str, subfolder: str, dtype: torch.dtype, key: str) -> Publish
         UsageError: it is missing, unsupported, or damaged.
     """
     folder = part_folder(name, subfolder, key)
-    class_name = str(description(folder, key).get("_class_name"))
-    if class_name not in VAES:
-        raise UsageError(f"{key}={name!r} is a {class_name}; supported are {', '.join(VAES)}")
+    class_name = vae_class(folder, name, key)
     try:
         vae = getattr(diffusers(), class_name).from_pretrained(
             folder, torch_dtype=dtype, use_safetensors=True, local_files_only=True

@@ -11,9 +11,7 @@ from torch import nn
 
 from reelweave.loader.errors import UsageError, first_line
 from reelweave.train.config.vae import LpipsConfig
-
-MAX_BACKBONE_BYTES = 1 << 30
-_PUBLISHED = {"vgg": "vgg16", "alex": "alexnet", "squeeze": "squeezenet1_1"}
+from reelweave.train.vae.losses.backbone_file import PUBLISHED, check_backbone_file, unreadable
 
 
 class Perceptual(nn.Module):
@@ -46,7 +44,7 @@ class Perceptual(nn.Module):
         except (KeyError, RuntimeError) as error:
             raise UsageError(
                 f"{key}={str(config.backbone)!r} does not hold the weights of torchvision's"
-                f" {_PUBLISHED[config.network]}: {first_line(error)}"
+                f" {PUBLISHED[config.network]}: {first_line(error)}"
             ) from error
 
     def forward(self, made_BCTHW: torch.Tensor, video_BCTHW: torch.Tensor) -> torch.Tensor:
@@ -58,17 +56,13 @@ class Perceptual(nn.Module):
 
 def _read(config: LpipsConfig, key: str) -> dict[str, torch.Tensor]:
     path: Path = config.backbone
+    check_backbone_file(config, key)
     try:
-        if path.stat().st_size > MAX_BACKBONE_BYTES:
-            raise UsageError(f"{key}: {path} is larger than {MAX_BACKBONE_BYTES >> 20} MiB")
         if path.suffix == ".safetensors":
             return load_file(path)
         weights: dict[str, torch.Tensor] = torch.load(path, map_location="cpu", weights_only=True)
     except (OSError, RuntimeError, EOFError, pickle.UnpicklingError, SafetensorError) as error:
         # torch advises to load what it holds for code.
         reason = "no weights" if isinstance(error, pickle.UnpicklingError) else first_line(error)
-        raise UsageError(
-            f"{key}={str(path)!r} could not be read ({reason}); give the file of torchvision's"
-            f" {_PUBLISHED[config.network]} weights, .pth or .safetensors"
-        ) from error
+        raise unreadable(config, key, reason) from error
     return weights
