@@ -43,13 +43,29 @@ def ffmpeg(path: Path, stride: int) -> tuple[list[np.ndarray], list[np.ndarray]]
     with av.open(io.BytesIO(path.read_bytes())) as container:
         stream = container.streams.video[0]
         width, height, rate = stream.codec_context.width, stream.codec_context.height, stream.average_rate
+        pixel_format, kind = stream.codec_context.pix_fmt, np.uint8
+    if pixel_format == "yuv420p10le":
+        kind = np.uint16
+    else:
+        pixel_format = "yuv420p"
 
     def run(before: list[str], after: list[str]) -> np.ndarray:
         words = [*before, "-i", str(path), "-map", "0:v:0", *after, "-fps_mode", "passthrough"]
-        command = [PROGRAM, "-nostdin", "-v", "error", *words, "-f", "rawvideo", "-pix_fmt", "yuv420p", "-"]
+        command = [
+            PROGRAM,
+            "-nostdin",
+            "-v",
+            "error",
+            *words,
+            "-f",
+            "rawvideo",
+            "-pix_fmt",
+            pixel_format,
+            "-",
+        ]
         done = subprocess.run(command, capture_output=True, check=True)
         assert not done.stderr, done.stderr.decode()
-        return np.frombuffer(done.stdout, np.uint8).reshape(-1, height * 3 // 2, width)
+        return np.frombuffer(done.stdout, kind).reshape(-1, height * 3 // 2, width)
 
     ordered = list(run([], []))
     numbers = range(0, len(ordered), stride)

@@ -86,13 +86,13 @@ class Joined:
     smart: SmartPackets | None = None
     remark: str = ""
 
-    def with_smart(self, file: BinaryIO) -> "Joined":
+    def with_smart(self, file: BinaryIO, max_bits: int) -> "Joined":
         """Return it with what smart cuts read of its notes, where there are any."""
         if self.notes is None:
             return self
         file.seek(0)
         with open_video(file) as (_, stream):
-            return replace(self, smart=SmartPackets.of_notes(stream, self.notes))
+            return replace(self, smart=SmartPackets.of_notes(stream, self.notes, max_bits))
 
     @property
     def sound_clock(self) -> SoundClock | None:

@@ -330,7 +330,8 @@ def smart_packets(
     fault = (
         f"bit rate above {config.cut.max_copied_mbps:g} Mbit/s" if mbps > config.cut.max_copied_mbps else None
     )
-    return SmartPackets(stream, keeps=keeps, fault=fault, is_begin=is_begin)
+    bits = config.cut.max_bits
+    return SmartPackets(stream, keeps=keeps, max_bits=bits, fault=fault, is_begin=is_begin)
 
 
 def check_edits(container: InputContainer, stream: VideoStream, file: BinaryIO) -> None:

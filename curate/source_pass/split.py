@@ -249,7 +249,7 @@ class SplitCut:
 
     def _cut(self, file: BinaryIO, source: SourceRef, part: Part) -> Found:
         store = self._store(source, part.count)
-        merged = Joined.read(store).with_smart(file)
+        merged = Joined.read(store).with_smart(file, self.cut.config.cut.max_bits)
         line = merged.timeline
         records = self.cut.plan_records(source, merged.sha256, merged.spans)
         ahead = PartClips(store, part.number, merged.firsts, line, merged.size, merged.smart, merged.packets)

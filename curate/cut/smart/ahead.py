@@ -54,7 +54,7 @@ class SmartAhead:
             clip: Clip in work, or something else without one.
         """
         needed = clip.needed if isinstance(clip, SmartClip) else None
-        self._packets.drop_before(self._packets.position_of(frame) + 1 if needed is None else needed)
+        self._packets.drop_before(self._packets.needed_behind(frame) if needed is None else needed)
         return self._packets.kept_bytes <= _MOST_BYTES
 
     def agrees(self, plan: Plan | None, span: Span, line: FrameTimes) -> bool:

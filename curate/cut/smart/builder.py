@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from fractions import Fraction
 
 from av.video.frame import VideoFrame
@@ -12,11 +13,11 @@ from av.video.stream import VideoStream
 from reelweave.curate.cut.clip import CutError
 from reelweave.curate.cut.config import CutConfig
 from reelweave.curate.cut.encode import TOO_LARGE
-from reelweave.curate.cut.smart.check import Expected, check, checksum, small_luma
+from reelweave.curate.cut.smart.bits import units_of
+from reelweave.curate.cut.smart.check import MOST_CHECKED, Expected, SeamError, check, checksum, small_luma
 from reelweave.curate.cut.smart.edges import EdgeEncoder, Sample
 from reelweave.curate.cut.smart.file import write
 from reelweave.curate.cut.smart.packets import SmartPackets
-from reelweave.curate.cut.smart.parameter_sets import IDR, kind_of, sample, units_of
 from reelweave.curate.cut.smart.plan import Plan, Seams, Segment
 from reelweave.curate.frames.picture import Geometry
 
@@ -52,14 +53,18 @@ class SmartClip:
         sets = packets.sets_at(first)
         assert sets is not None
         assert packets.form is not None
+        assert packets.coding is not None
         self._stream, self._packets, self._packet = stream, packets, packet
         self._size, self._rate, self._config, self._left_bytes = size, rate, config, max_bytes
-        self._sets, self._set_id, self._reorders = sets.sets, sets.encoder_id, packets.form.reorders
+        self._coding, self._sets, self._reorders = packets.coding, sets, packets.form.reorders
+        self._colours: tuple[int, ...] | None = None
         self._first = self._next = first
         self._seams = Seams()
         self._waiting: deque[tuple[VideoFrame, int]] = deque()
         self._passed = 0  # frames of the source that left the queue
-        self._slot = 0  # frames of the clip that they fill
+        self._slot = self._kept_until = (
+            0  # frames of the clip that they fill, and to which copies are compared
+        )
         self._segment = -1  # of the frame that left it last
         self._encoder: EdgeEncoder | None = None
         self._encoder_sets: list[bytes] = []
@@ -73,8 +78,14 @@ class SmartClip:
         """Take the next finished picture of the clip, which is shown so many times.
 
         Raises:
+            SeamError: It has other colours than the first.
             CutError: It could not be encoded, or the clip is too large.
         """
+        colours = (picture.colorspace, picture.color_range, picture.color_primaries, picture.color_trc)
+        if self._colours is None:
+            self._colours = colours
+        elif colours != self._colours:
+            raise SeamError("its colours change")
         self._seams.push(self._packets.facts(self._next, times))
         self._next += 1
         self._waiting.append((picture, times))
@@ -95,8 +106,8 @@ class SmartClip:
         self.plan = self._seams.finish()
         self._release()
         self._end_segment()
-        sets = [*(self._sets if self.plan.copied else ()), *self._encoder_sets]
-        data = write(self._stream, sets, self._samples, self._rate)
+        sets = [*(self._sets.sets if self.plan.copied else ()), *self._encoder_sets]
+        data = write(self._stream, self._coding, sets, self._samples, self._rate)
         if self.plan.copied:
             parts = [part for part in self._parts if part.first < part.last]
             check(data, parts, self._expected, self._config.crf, self._config.verify)
@@ -122,27 +133,31 @@ class SmartClip:
             else:
                 self._encode(picture, times)
             self._passed += 1
-            before = self._parts[-1]
             self._slot += times
-            self._parts[-1] = Segment(before.copied, before.first, self._slot, before.position)
+            self._parts[-1] = replace(self._parts[-1], last=self._slot)
 
     def _begin(self, segment: Segment) -> None:
         self._end_segment()
-        self._parts.append(Segment(segment.copied, self._slot, self._slot, segment.position))
+        self._parts.append(replace(segment, first=self._slot, last=self._slot))
         if not segment.copied:
             self._encoder = EdgeEncoder(
-                self._size, self._rate, self._config, self._set_id, reorders=self._reorders
+                self._coding, self._size, self._rate, self._config, self._sets, reorders=self._reorders
             )
 
     def _copy(self, picture: VideoFrame, frame: int, is_first: bool) -> None:
-        position = self._packets.facts(frame).position
-        data = self._packet(position)
+        facts = self._packets.facts(frame)
+        data = self._packet(facts.position)
         if data is None:
             raise CutError("its packets could not be read a second time")
         units = units_of(data, self._packets.prefix)
-        is_key = any(kind_of(unit) == IDR for unit in units)
-        self._copied.append((position, Sample(sample(units), self._slot, is_key)))
-        if is_first or self._config.verify == "whole":
+        is_key = is_first or self._coding.look(units).is_reset or (facts.entry and not facts.leading)
+        if is_first:
+            stored, self._kept_until = self._coding.first_sample(units, self._packets.beside), self._slot
+            self._kept_until += MOST_CHECKED if facts.leading else 1
+        else:
+            stored = self._coding.sample(units)
+        self._copied.append((facts.position, Sample(stored, self._slot, is_key)))
+        if self._slot < self._kept_until or self._config.verify == "whole":
             self._expected[self._slot] = checksum(picture)
 
     def _encode(self, picture: VideoFrame, times: int) -> None:

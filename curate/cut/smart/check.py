@@ -19,6 +19,8 @@ from reelweave.curate.cut.smart.plan import Segment
 from reelweave.loader.errors import refuse_shortage
 
 _SMALL = 64  # samples of luma across and down that are compared, about
+MOST_CHECKED = 12
+"""Frames that are compared at the begin of a copied run whose leading pictures are left out, at most."""
 _LEVELS, _LEVELS_PER_CRF = 4.0, 0.4
 """Mean distance of luma, in levels of 255, by which encoded frames differ at most."""
 
@@ -32,15 +34,17 @@ class SeamError(CutError):
 
 def checksum(picture: VideoFrame) -> int:
     """Return a checksum of all samples of a frame."""
-    return zlib.crc32(np.ascontiguousarray(picture.to_ndarray(), np.uint8).data)
+    return zlib.crc32(np.ascontiguousarray(picture.to_ndarray()).data)
 
 
 def small_luma(picture: VideoFrame) -> NDArray[np.uint8]:
-    """Return some samples of the luma of a frame, uint8 [rows, columns]."""
-    plane = picture.planes[0]
-    luma = np.frombuffer(memoryview(plane), np.uint8).reshape(-1, plane.line_size)
+    """Return some samples of the luma of a frame, in levels of 255, uint8 [rows, columns]."""
+    plane, bits = picture.planes[0], picture.format.components[0].bits
+    kind = np.dtype(np.uint8 if bits == 8 else np.uint16)
+    luma = np.frombuffer(memoryview(plane), kind).reshape(-1, plane.line_size // kind.itemsize)
     rows, columns = max(1, picture.height // _SMALL), max(1, picture.width // _SMALL)
-    return luma[: picture.height : rows, : picture.width : columns].copy()
+    some = luma[: picture.height : rows, : picture.width : columns]
+    return (some >> bits - 8).astype(np.uint8)
 
 
 def check(
@@ -57,7 +61,7 @@ def check(
         segments: Segments of the clip, in its frames.
         expected: What is known of frames, by their number.
         crf: Constant rate factor of encoded frames.
-        extent: ends: encoded segments, each with the first frame copied behind it; whole: all frames.
+        extent: ends: encoded segments, each with the first frames copied behind it; whole: all frames.
 
     Raises:
         SeamError: A frame is missing or shows something else.
@@ -75,7 +79,8 @@ def check(
             if extent == "whole":
                 _compare(stream, packets, step, expected, range(frames), crf)
                 return
-            for first, last in _stretches(segments):
+            shown = [packet.pts or 0 for packet in packets]
+            for first, last in _stretches(segments, shown):
                 _compare(stream, packets[first:last], step, expected, range(first, last), crf)
                 stream.codec_context.flush_buffers()
     except (av.error.FFmpegError, ValueError) as error:
@@ -83,14 +88,36 @@ def check(
         raise SeamError("its clip cannot be decoded") from error
 
 
-def _stretches(segments: Sequence[Segment]) -> Iterator[tuple[int, int]]:
-    """Yield runs of frames, as many packets, that decode without others: encoded ones, and the IDR picture behind."""
+def _stretches(segments: Sequence[Segment], shown: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Yield runs of frames, as many packets, that decode without others: encoded ones, and the first copied behind.
+
+    Args:
+        segments: Segments of the clip, in its frames.
+        shown: Time of showing of each packet in decoding order.
+    """
     for at, segment in enumerate(segments):
-        follows = at + 1 < len(segments)
+        following = segments[at + 1] if at + 1 < len(segments) else None
         if not segment.copied:
-            yield segment.first, segment.last + follows
+            yield segment.first, segment.last if following is None else _first_copied(following, shown)
         elif not at or segments[at - 1].copied:
-            yield segment.first, segment.first + 1
+            yield segment.first, _first_copied(segment, shown)
+
+
+def _first_copied(segment: Segment, shown: Sequence[int]) -> int:
+    """Return one past the first frames of a copied run that are compared.
+
+    That is its entry, since one that nothing leads is decoded by itself. Behind leading pictures that are left out, it
+    is frames enough to show whether any refers to them.
+    """
+    last = segment.first + 1
+    if segment.skipped:
+        times = sorted(shown[segment.first : segment.last])
+        stop = min(segment.last, segment.first + MOST_CHECKED)
+        for end in range(last + 1, stop + 1):
+            count = end - segment.first
+            if sorted(shown[segment.first : end]) == times[:count]:
+                last = end
+    return last
 
 
 def _compare(

@@ -1,4 +1,4 @@
-"""Encoding of the frames beside copied groups, as H.264 whose parameter sets have an id of their own."""
+"""Encoding of the frames beside copied groups, with parameter sets whose ids those of the copies leave."""
 
 from __future__ import annotations
 
@@ -12,12 +12,10 @@ from av.video.frame import VideoFrame
 
 from reelweave.curate.cut.clip import CutError
 from reelweave.curate.cut.config import CutConfig
-from reelweave.curate.cut.encode import X264, options
-from reelweave.curate.cut.smart.parameter_sets import PPS, SEI, SPS, header_sets, sample, units_of
+from reelweave.curate.cut.encode import options
+from reelweave.curate.cut.smart.coding import Coding, SetsOf
 from reelweave.curate.frames.picture import Geometry
 from reelweave.loader.errors import refuse_shortage
-
-_LEFT_OUT = frozenset({SPS, PPS, SEI, 9, 12})  # access unit delimiters and filler, which MP4 does not need
 
 
 @dataclass(frozen=True)
@@ -27,7 +25,7 @@ class Sample:
     Attributes:
         data: NAL units with lengths of four bytes.
         shown: Number of the frame in shown order.
-        is_key: True for an IDR picture.
+        is_key: True for a picture at which decoding may begin.
     """
 
     data: bytes
@@ -39,10 +37,11 @@ class EdgeEncoder:
     """Encoder of some frames of a clip, with the settings of encoded clips, that begins with an IDR picture.
 
     Args:
-        size: Size of the pictures.
+        coding: Codec of the clip.
+        size: Size and depth of the pictures.
         rate: Frames per second.
         config: Encoder settings.
-        set_id: Id of its parameter sets.
+        beside: Parameter sets of the copies.
         reorders: False for no B-frames, since those of the source need none of their decoder.
 
     Attributes:
@@ -54,9 +53,16 @@ class EdgeEncoder:
     """
 
     def __init__(
-        self, size: Geometry, rate: Fraction, config: CutConfig, set_id: int, *, reorders: bool
+        self,
+        coding: Coding,
+        size: Geometry,
+        rate: Fraction,
+        config: CutConfig,
+        beside: SetsOf,
+        *,
+        reorders: bool,
     ) -> None:
-        context = CodecContext.create(X264, "w")
+        context = CodecContext.create(coding.encoder, "w")
         assert isinstance(context, VideoCodecContext)
         context.width, context.height, context.pix_fmt = size.width, size.height, size.pixel_format
         context.time_base, context.framerate = 1 / rate, rate
@@ -64,8 +70,9 @@ class EdgeEncoder:
         context.flags |= Flags.global_header
         if not reorders:
             context.max_b_frames = 0
-        values = {name: str(value) for name, value in options(X264, config).items()}
-        context.options = {**values, "x264-params": f"{values['x264-params']}:sps-id={set_id}"}
+        values = {name: str(value) for name, value in options(coding.encoder, config, size.light).items()}
+        context.options = coding.edge_options(values, beside)
+        self._coding, self._beside = coding, beside
         self._context, self._time_base, self._size = context, 1 / rate, size
         self.samples: list[Sample] = []
         self.sets: list[bytes] = []
@@ -100,10 +107,10 @@ class EdgeEncoder:
         context = self._context
         try:
             for packet in context.encode(picture):
-                data = sample(units_of(bytes(packet), None), _LEFT_OUT)
+                data = self._coding.edge_sample(bytes(packet), self._beside)
                 self.samples.append(Sample(data, packet.pts or 0, packet.is_keyframe))
+            if not self.sets:
+                self.sets = self._coding.edge_sets(bytes(context.extradata or b""), self._beside)
         except (av.error.FFmpegError, ValueError) as error:
             refuse_shortage(error)
-            raise CutError(f"could not be encoded with {X264}: {error}") from error
-        if not self.sets:
-            self.sets = header_sets(bytes(context.extradata or b""))[0]
+            raise CutError(f"could not be encoded with {self._coding.encoder}: {error}") from error

@@ -12,16 +12,19 @@ from av.video.stream import VideoStream
 from reelweave.curate.cut.clip import CutError
 from reelweave.curate.cut.copy import decoding_times
 from reelweave.curate.cut.mp4 import Mp4
+from reelweave.curate.cut.smart.coding import Coding
 from reelweave.curate.cut.smart.edges import Sample
-from reelweave.curate.cut.smart.parameter_sets import record
 from reelweave.loader.errors import refuse_shortage
 
 
-def write(stream: VideoStream, sets: Sequence[bytes], samples: Sequence[Sample], rate: Fraction) -> bytes:
+def write(
+    stream: VideoStream, coding: Coding, sets: Sequence[bytes], samples: Sequence[Sample], rate: Fraction
+) -> bytes:
     """Return an MP4 file of frames on the grid of a rate, with its index last.
 
     Args:
         stream: Video stream of the source, whose size and colours the file states.
+        coding: Codec of the clip.
         sets: Parameter sets of all frames; ids differ.
         samples: Frames in decoding order.
         rate: Frames per second.
@@ -33,7 +36,7 @@ def write(stream: VideoStream, sets: Sequence[bytes], samples: Sequence[Sample],
     try:
         file = Mp4()
         target = file.add_like(stream)
-        target.codec_context.extradata = record(sets)
+        target.codec_context.extradata = coding.record(sets)
         target.codec_context.bit_rate = 0  # the muxer measures that of the clip
         target.time_base = 1 / rate
         for stored, dts in zip(samples, decoding_times(shown), strict=True):

@@ -1,11 +1,10 @@
-"""Packets of a source of H.264, noted in the decode of the whole source: what can be copied, and of which frames."""
+"""Packets of a source, noted in the decode of the whole source: what can be copied, and of which frames."""
 
 from __future__ import annotations
 
-import re
 from array import array
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from av.packet import Packet
@@ -13,48 +12,22 @@ from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
 from reelweave.curate.cut.copy import SourceFormat, form_fault, format_of, has_new_header, is_sound
+from reelweave.curate.cut.smart.bits import ParameterError, units_of
+from reelweave.curate.cut.smart.coding import Coding, PacketFacts, SetsOf
+from reelweave.curate.cut.smart.h264.coding import H264
+from reelweave.curate.cut.smart.hevc.coding import Hevc
 from reelweave.curate.cut.smart.noted import PacketNotes, form_of_values, form_values
-from reelweave.curate.cut.smart.parameter_sets import (
-    IDR,
-    LAYERED,
-    PPS,
-    SPS,
-    ParameterError,
-    SequenceSet,
-    fit_record,
-    free_id,
-    header_sets,
-    kind_of,
-    picture_set_ids,
-    sequence_set,
-    units_of,
-)
 from reelweave.curate.cut.smart.plan import CHANGED, DAMAGED, FrameFacts, Plan, plan
 from reelweave.curate.frames.frame_times import FrameTimes
 from reelweave.curate.frames.picture import Geometry, shape_at
 from reelweave.curate.shots.spans import Span
 
-_BUILD = re.compile(rb"x264 - core (\d+)")
-_OLD_BUILD = 34
-"""First build of x264 whose streams FFmpeg decodes without looking at the build, which only a film's begin states."""
-_LOOKED_AT = 3  # packets in which a build is stated
+_LOOKED_AT = 3  # packets by which an encoder is known
 _MOST_GENERATIONS = 1000
-_IDR, _KEY, _WHOLE = 1, 2, 4
+_ENTRY, _KEY, _WHOLE, _LEADING, _END, _RESET = 1, 2, 4, 8, 16, 32
 
-
-@dataclass(frozen=True)
-class SetsOf:
-    """Parameter sets in force at a packet.
-
-    Attributes:
-        sets: Sequence and picture parameter sets.
-        encoder_id: Id that they leave for those of an encoder.
-        fault: Reason why packets of these sets are not copied, or None.
-    """
-
-    sets: tuple[bytes, ...]
-    encoder_id: int
-    fault: str | None
+CODINGS: tuple[Coding, ...] = (H264(), Hevc())
+"""Codecs whose packets are copied."""
 
 
 class SmartPackets:
@@ -64,6 +37,7 @@ class SmartPackets:
 
     Args:
         stream: Video stream of the source, used until the source is closed.
+        max_bits: Maximum bits per sample of clips; those of 8 bits are H.264.
         fault: Reason why nothing of the source is copied, where one is known before.
         is_begin: False where the packets are those of a later part of the source.
 
@@ -72,15 +46,25 @@ class SmartPackets:
         keeps: True to keep the bytes of packets until they are dropped.
         form: Form of the source, once a frame was decoded.
         prefix: Bytes of the length prefixes of packets; None for start codes.
+        coding: Codec of the source; None where its packets are not copied.
+        beside: NAL units of its container's header that describe all pictures.
     """
 
     def __init__(
-        self, stream: VideoStream, *, keeps: bool = False, fault: str | None = None, is_begin: bool = True
+        self,
+        stream: VideoStream,
+        *,
+        keeps: bool = False,
+        max_bits: int = 8,
+        fault: str | None = None,
+        is_begin: bool = True,
     ) -> None:
         self._stream, self.keeps = stream, keeps
         self._looked_at = _LOOKED_AT if is_begin else 0
         header = bytes(stream.codec_context.extradata or b"")
-        self._is_h264 = stream.codec_context.codec.canonical_name == "h264"
+        codec = stream.codec_context.codec.canonical_name
+        self.coding = next((coding for coding in CODINGS if coding.name == codec), None)
+        self._max_bits = max_bits
         self._current: dict[tuple[int, int], bytes] = {}
         self._fault = fault
         self._flags = bytearray()
@@ -94,7 +78,8 @@ class SmartPackets:
         self.kept_bytes = 0
         self.form: SourceFormat | None = None
         self.prefix: int | None = None
-        if self._is_h264:
+        self.beside: tuple[bytes, ...] = ()
+        if self.coding is not None:
             self._take_header(header)
         self._sets.append(tuple(self._current.values()))
 
@@ -102,7 +87,7 @@ class SmartPackets:
         """Note a packet, before it is decoded; it is marked with its number."""
         position = len(self._flags)
         packet.opaque = position
-        if not self._is_h264 or self._fault:
+        if self.coding is None or self._fault:
             self._flags.append(0)
             self._generations.append(0)
             return
@@ -111,22 +96,20 @@ class SmartPackets:
             units = units_of(data, self.prefix)
         except ParameterError as error:
             units, self._fault = [], str(error)
-        kinds = {kind_of(unit) for unit in units}
+        facts = self.coding.look(units)
         if has_new_header(packet) and not self._has_changed:
             self._has_changed = True
-            self._known[len(self._sets)] = SetsOf((), 0, CHANGED)
+            self._known[len(self._sets)] = SetsOf((), fault=CHANGED)
             self._sets.append(())
-        if not self._has_changed and (SPS in kinds or PPS in kinds) and self._take_sets(units):
+        if not self._has_changed and facts.has_sets and self._take_sets(units):
             if len(self._sets) > _MOST_GENERATIONS:
                 self._fault = "its parameter sets change too often"
             else:
                 self._sets.append(tuple(self._current.values()))
-        if position < self._looked_at and (build := _BUILD.search(data)) and int(build[1]) < _OLD_BUILD:
-            self._fault = "made by an early x264"
-        if kinds & LAYERED:
-            self._fault = "layers, partitions or auxiliary pictures"
-        flags = (_IDR if IDR in kinds else 0) | (_KEY if packet.is_keyframe else 0)
-        self._flags.append(flags | (_WHOLE if is_sound(packet) else 0))
+        if position < self._looked_at and (fault := self.coding.origin_fault(data)):
+            self._fault = fault
+        self._fault = facts.fault or self._fault
+        self._flags.append(_flags_of(packet, facts))
         self._generations.append(len(self._sets) - 1)
         if self.keeps:
             self._bytes[position] = data
@@ -154,14 +137,15 @@ class SmartPackets:
         )
 
     @classmethod
-    def of_notes(cls, stream: VideoStream, notes: PacketNotes) -> SmartPackets:
+    def of_notes(cls, stream: VideoStream, notes: PacketNotes, max_bits: int) -> SmartPackets:
         """Return what a scan of the whole notes of a source, by the notes of its parts.
 
         Args:
             stream: Video stream of the source, opened, whose header alone is read.
             notes: Joined notes of all parts.
+            max_bits: As of `SmartPackets`.
         """
-        packets = cls(stream)
+        packets = cls(stream, max_bits=max_bits)
         packets._fault, packets.form = notes.fault, form_of_values(notes.form)
         packets._flags, packets._generations = (
             bytearray(notes.flags.tobytes()),
@@ -179,11 +163,13 @@ class SmartPackets:
         """
         if self.form is None:
             return "no frame"
-        if size.bits > 8:
-            return "clips of 10 bits"
+        if size.bits > 8 and self.form.codec == "h264":
+            return "10-bit H.264, whose clips are HEVC"
+        if size.bits == 8 and self.form.codec == "hevc" and self._max_bits > 8:
+            return "8-bit HEVC, whose clips are H.264"
         # Sets may lie in the packets alone.
-        fault = form_fault(replace(self.form, header=self.form.header or b"\0"), size, deinterlaced)
-        return fault or self._fault
+        form = replace(self.form, header=self.form.header or b"\0")
+        return form_fault(form, size, deinterlaced, self._max_bits) or self._fault
 
     def facts(self, frame: int, shown: int = 1) -> FrameFacts:
         """Return the facts of a frame; see `FrameFacts`."""
@@ -192,7 +178,18 @@ class SmartPackets:
             return FrameFacts(-1, False, False, False, -1, shown)
         flags, generation = self._flags[position], self._generations[position]
         usable = bool(flags & _WHOLE) and self.sets_of(generation).fault is None
-        return FrameFacts(position, bool(flags & _IDR), bool(flags & _KEY), usable, generation, shown)
+        if position and self._flags[position - 1] & _END and not flags & _RESET:
+            usable = False  # its order of showing counts anew
+        is_entry = bool(flags & _ENTRY)
+        leading = self._leading_behind(position) if is_entry else 0
+        return FrameFacts(position, is_entry, bool(flags & _KEY), usable, generation, shown, leading)
+
+    def _leading_behind(self, position: int) -> int:
+        """Return the number of packets directly behind an entry whose pictures are shown before it."""
+        end = position + 1
+        while end < len(self._flags) and self._flags[end] & _LEADING:
+            end += 1
+        return end - position - 1
 
     def sets_at(self, frame: int) -> SetsOf | None:
         """Return the parameter sets at the packet of a frame, or None where that is not known."""
@@ -202,7 +199,8 @@ class SmartPackets:
     def sets_of(self, generation: int) -> SetsOf:
         """Return the parameter sets of a generation."""
         if generation not in self._known:
-            self._known[generation] = _look_at(self._sets[generation])
+            assert self.coding is not None
+            self._known[generation] = self.coding.sets_of(self._sets[generation])
         return self._known[generation]
 
     def plan(self, span: Span, line: FrameTimes, size: Geometry) -> Plan:
@@ -225,11 +223,22 @@ class SmartPackets:
         if fault := self.source_fault(size, deinterlaced):
             return fault
         sets = self.sets_at(first)
-        return DAMAGED if sets is None else sets.fault
+        if sets is None:
+            return DAMAGED
+        return sets.fault or (None if sets.bits == size.bits else f"not {size.bits}-bit 4:2:0")
 
     def position_of(self, frame: int) -> int:
         """Return the number of the packet of a frame; -1 where it is not known."""
         return self._frames[frame]
+
+    def needed_behind(self, frame: int) -> int:
+        """Return the number of the first packet that frames shown later may need."""
+        position = self._frames[frame]
+        if position < 0 or not self._flags[position] & _LEADING:
+            return position + 1
+        while position and self._flags[position] & _LEADING:
+            position -= 1
+        return position  # of the entry, which is shown behind
 
     def data(self, position: int) -> bytes | None:
         """Return the bytes of a packet that is kept."""
@@ -248,51 +257,39 @@ class SmartPackets:
         self.kept_bytes = 0
 
     def _take_header(self, header: bytes) -> None:
+        assert self.coding is not None
         try:
-            sets, self.prefix = header_sets(header)
+            stated = self.coding.header(header)
         except ParameterError as error:
             self._fault = str(error)
         else:
-            self._take_sets(sets)
+            self.prefix, self.beside = stated.prefix, stated.beside
+            self._fault = self._fault or stated.fault
+            self._take_sets(stated.sets)
 
-    def _take_sets(self, units: list[bytes]) -> bool:
+    def _take_sets(self, units: Sequence[bytes]) -> bool:
         """Take the parameter sets among NAL units; return whether one of them is new."""
+        assert self.coding is not None
         is_new = False
         for unit in units:
-            if (kind := kind_of(unit)) not in (SPS, PPS):
-                continue
             try:
-                set_id = sequence_set(unit).id if kind == SPS else picture_set_ids(unit)[0]
+                key = self.coding.set_key(unit)
             except ParameterError as error:
                 self._fault = str(error)
                 return False
-            is_new |= self._current.get((kind, set_id)) != unit
-            self._current[kind, set_id] = unit
+            if key is not None:
+                is_new |= self._current.get(key) != unit
+                self._current[key] = unit
         return is_new
 
 
-def _look_at(sets: tuple[bytes, ...]) -> SetsOf:
-    try:
-        sequences = [sequence_set(unit) for unit in sets if kind_of(unit) == SPS]
-        encoder_id = free_id(sets)
-    except ParameterError as error:
-        return SetsOf(sets, 0, str(error))
-    return SetsOf(sets, encoder_id or 0, next(_faults(sets, sequences, encoder_id), None))
-
-
-def _faults(sets: tuple[bytes, ...], sequences: list[SequenceSet], encoder_id: int | None) -> Iterator[str]:
-    if not sequences or all(kind_of(unit) == SPS for unit in sets):
-        yield "no parameter sets"
-    if not fit_record(sets):
-        yield "too many parameter sets"
-    if encoder_id is None:
-        yield "all ids of parameter sets are used"
-    for sequence in sequences:
-        if sequence.chroma != 1 or max(sequence.luma_bits, sequence.chroma_bits) > 8:
-            yield "not 8-bit 4:2:0"
-        if not sequence.frames_only:
-            yield "field pictures"
-        if sequence.lossless:
-            yield "lossless coding"
-        if sequence.crop_left:  # which FFmpeg cuts off or not by its memory's alignment
-            yield "parameter sets that crop at the left"
+def _flags_of(packet: Packet[VideoStream], facts: PacketFacts) -> int:
+    marks = (
+        (_ENTRY, facts.is_entry),
+        (_KEY, packet.is_keyframe),
+        (_WHOLE, facts.is_whole and is_sound(packet)),
+        (_LEADING, facts.is_leading),
+        (_END, facts.ends),
+        (_RESET, facts.is_reset),
+    )
+    return sum(mark for mark, is_set in marks if is_set)

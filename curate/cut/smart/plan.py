@@ -1,7 +1,8 @@
 """Division of a clip into frames whose packets are copied and frames that are encoded: a pure function of facts.
 
-A run of copied frames begins at an IDR picture, and grows while the packets decoded so far show exactly the frames so
-far. So it is closed in both orders: nothing in it refers outside, and nothing outside lies between its packets.
+A run of copied frames begins at an entry (an IDR picture, and in HEVC a CRA picture, whose leading pictures are left
+out), and grows while the packets decoded so far show exactly the frames so far. So it is closed in both orders: nothing
+in it refers outside, and nothing outside lies between its packets.
 """
 
 from __future__ import annotations
@@ -32,19 +33,21 @@ class FrameFacts:
 
     Attributes:
         position: Number of its packet in decoding order; -1 where none is known.
-        idr: True where its packet holds an IDR picture.
+        entry: True where a run may begin with its packet.
         key: True where its container calls it a key frame.
         whole: True where its packet is undamaged, visible and of a kind that can be copied.
         generation: Number of changes of parameter sets up to its packet.
         shown: Frames of the clip that it fills; all but 1 cannot be copied.
+        leading: Packets directly behind that of an entry whose pictures are shown before it.
     """
 
     position: int
-    idr: bool
+    entry: bool
     key: bool
     whole: bool
     generation: int
     shown: int = 1
+    leading: int = 0
 
 
 @dataclass(frozen=True)
@@ -56,12 +59,23 @@ class Segment:
         first: First frame, in shown order.
         last: One past the last frame.
         position: Number of the first packet of copied frames in decoding order, else -1.
+        skipped: Packets directly behind the first one that are left out.
     """
 
     copied: bool
     first: int
     last: int
     position: int = -1
+    skipped: int = 0
+
+    @property
+    def runs(self) -> tuple[range, ...]:
+        """Numbers of the copied packets, rising."""
+        if not self.copied:
+            return ()
+        begin, rest = self.position, self.position + 1 + self.skipped
+        end = rest + self.last - self.first - 1
+        return (range(begin, begin + 1), range(rest, end)) if self.skipped else (range(begin, end),)
 
 
 @dataclass(frozen=True)
@@ -82,12 +96,8 @@ class Plan:
         return sum(segment.last - segment.first for segment in self.segments if segment.copied)
 
     def runs(self) -> list[range]:
-        """Return the numbers of the copied packets, by segments."""
-        return [
-            range(segment.position, segment.position + segment.last - segment.first)
-            for segment in self.segments
-            if segment.copied
-        ]
+        """Return the numbers of the copied packets."""
+        return [run for segment in self.segments for run in segment.runs]
 
     def moved(self, packets: int) -> Plan:
         """Return the plan where packets are counted from so many earlier."""
@@ -123,7 +133,7 @@ class Seams:
         self._frames = 0
         self._generation: int | None = None
         self._begin: int | None = None  # of the run in work
-        self._position = self._highest = self._closed = 0
+        self._position = self._skipped = self._highest = self._closed = 0
         self._faults: set[str] = set()
 
     def push(self, facts: FrameFacts) -> None:
@@ -137,8 +147,9 @@ class Seams:
             if not self._may_begin(facts):
                 self._decide(False, frame + 1)
                 return
-            self._begin, self._position, self._highest, self._closed = frame, facts.position, 0, frame
-        self._highest = max(self._highest, facts.position - self._position)
+            self._begin, self._position, self._skipped = frame, facts.position, facts.leading
+            self._highest, self._closed = 0, frame
+        self._highest = max(self._highest, facts.position - self._position - self._skipped)
         if self._highest == frame - self._begin:
             self._closed = frame + 1
             if self._is_long_enough():
@@ -155,18 +166,20 @@ class Seams:
     @property
     def needed(self) -> int | None:
         """Number of the first packet that undecided frames may need, in decoding order; None for later ones."""
-        return None if self._begin is None else self._position + max(0, self.decided - self._begin)
+        if self._begin is None or self.decided <= self._begin:
+            return None if self._begin is None else self._position
+        return self._position + self._skipped + self.decided - self._begin
 
     def _may_begin(self, facts: FrameFacts) -> bool:
-        if not facts.idr:
+        if not facts.entry:
             self._faults.add(OPEN if facts.key else NO_IDR)
             return False
         return self._is_usable(facts)
 
     def _continues(self, facts: FrameFacts, frame: int) -> bool:
-        if frame - self._closed >= MOST_REORDERED or facts.position <= self._position:
+        if frame - self._closed >= MOST_REORDERED or facts.position <= self._position + self._skipped:
             return False
-        if facts.idr and self._closed != frame:  # a packet between shows nothing
+        if facts.entry and not facts.leading and self._closed != frame:  # a packet between shows nothing
             return False
         return self._is_usable(facts)
 
@@ -197,9 +210,10 @@ class Seams:
             return
         before = self.segments[-1] if self.segments else None
         if before is not None and before.copied == copied and (not copied or before.first == self._begin):
-            self.segments[-1] = Segment(copied, before.first, last, before.position)
+            self.segments[-1] = replace(before, last=last)
         else:
-            self.segments.append(Segment(copied, self.decided, last, self._position if copied else -1))
+            packets = (self._position, self._skipped) if copied else ()
+            self.segments.append(Segment(copied, self.decided, last, *packets))
         self.decided = last
 
 

@@ -57,6 +57,15 @@ def other(folder: Path) -> None:
     (folder / "twice.mp4").write_bytes(2 * twice.read_bytes())
 
 
+def deep(folder: Path) -> None:
+    """HEVC of 10 bits in open and in closed groups."""
+    for number, (name, groups) in enumerate((("open.mp4", 1), ("closed.mkv", 0))):
+        words = f"keyint=30:min-keyint=30:scenecut=0:open-gop={groups}:bframes=3:pools=none:log-level=none"
+        options = {"preset": "ultrafast", "x265-params": words}
+        path, first = folder / name, 90 + 10 * number
+        write_video(path, SCENES, codec="libx265", pix_fmt="yuv420p10le", options=options, first_scene=first)
+
+
 def uncut(folder: Path) -> None:
     """Scenes that reach over many parts, so that their clips are cut from a decoder of their own."""
     write_video(folder / "still.mp4", (330,), audio=True, options={"g": "30"})
@@ -109,19 +118,21 @@ Making = Callable[..., Films]
 @pytest.fixture(scope="module")
 def films(tmp_path_factory: pytest.TempPathFactory) -> Making:
     @cache
-    def made(write: Writing, mode: str = "encode") -> Films:
+    def made(write: Writing, mode: str = "encode", max_bits: int = 8) -> Films:
         folder, out = tmp_path_factory.mktemp("films"), tmp_path_factory.mktemp("whole") / "dataset"
         write(folder)
-        curate([str(folder)], str(out), config(cut={"mode": mode}))
+        curate([str(folder)], str(out), config(cut={"mode": mode, "max_bits": max_bits}))
         return Films(folder, tree(out))
 
     return made
 
 
-def steps(films: Path, out: Path, mode: str = "encode", **run: object) -> list[tuple[str, str]]:
+def steps(
+    films: Path, out: Path, mode: str = "encode", max_bits: int = 8, **run: object
+) -> list[tuple[str, str]]:
     """Curate, and return film and end of every step of a part: scanned, cut, or why the film stays whole."""
     seen: list[str] = []
-    changes = config(run={**PARTS, **run}, cut={"mode": mode})
+    changes = config(run={**PARTS, **run}, cut={"mode": mode, "max_bits": max_bits})
     curate([str(films)], str(out), changes, lambda one: seen.append(one.current))
     found = (
         re.fullmatch(r"(.+), \d of \d parts (scanned|cut)(?:, but it stays whole: (.+))?", one)
@@ -142,10 +153,11 @@ def test_in_parts_it_has_the_same_bytes(films: Making, write: Writing, tmp_path:
     assert not list((out / ".ledger").rglob("parts/*"))
 
 
-@pytest.mark.parametrize("write", but([], [usual, uncut, other], [usual, uncut]))
+@pytest.mark.parametrize("write", but([], [usual, uncut, other, deep], [usual, uncut, deep]))
 def test_smart_cuts_in_parts_have_the_same_bytes(films: Making, write: Writing, tmp_path: Path) -> None:
-    some, out = films(write, "smart"), tmp_path / "dataset"
-    done = steps(some.folder, out, "smart")
+    how = ("smart", 10) if write is deep else ("smart",)
+    some, out = films(write, *how), tmp_path / "dataset"
+    done = steps(some.folder, out, *how)
     assert tree(out) == some.whole
     assert {name for name, end in done if end == "cut"} == some.names()
     reasons = [record["reason"] or "" for record in open_dataset(out).accounting.to_pylist()]

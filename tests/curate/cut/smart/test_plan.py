@@ -24,10 +24,10 @@ from reelweave.curate.cut.smart.plan import (
 P = FrameFacts(0, False, False, True, 0)
 
 
-def group(begin: int, positions: list[int], *, idr: bool = True, key: bool = True) -> list[FrameFacts]:
+def group(begin: int, positions: list[int], *, entry: bool = True, key: bool = True) -> list[FrameFacts]:
     """A group of pictures whose frames, in shown order, have these places among its packets."""
     frames = [replace(P, position=begin + at) for at in positions]
-    return [replace(frames[0], idr=idr, key=key), *frames[1:]]
+    return [replace(frames[0], entry=entry, key=key), *frames[1:]]
 
 
 def in_order(begin: int, frames: int, **kinds: bool) -> list[FrameFacts]:
@@ -42,8 +42,20 @@ def test_a_closed_group_is_copied_whole() -> None:
     assert plan(group(7, B_FRAMES)) == Plan((Segment(True, 0, 10, 7),))
 
 
+def test_leading_pictures_of_the_entry_of_a_run_are_left_out_and_later_ones_copied() -> None:
+    led = replace(P, position=20, entry=True, key=True, leading=2)
+    before = [replace(P, position=22), replace(P, position=21)]
+    behind = [replace(P, position=at) for at in (24, 25, 23, 27, 28, 26, 29)]
+    again = [*(replace(P, position=at) for at in (32, 31)), replace(led, position=30)]
+    found = plan([*before, led, *behind, *again])
+    assert found.segments == (Segment(False, 0, 2), Segment(True, 2, 13, 20, 2))
+    assert found.runs() == [range(20, 21), range(23, 33)]
+    assert found.moved(7).runs() == [range(27, 28), range(30, 40)]
+    assert plan([led, *behind, *again[:2]]).segments == (Segment(True, 0, 8, 20, 2), Segment(False, 8, 10))
+
+
 def test_frames_before_an_idr_picture_and_behind_the_last_closed_run_are_encoded() -> None:
-    frames = [*in_order(0, 3, idr=False, key=False), *group(3, B_FRAMES)]
+    frames = [*in_order(0, 3, entry=False, key=False), *group(3, B_FRAMES)]
     assert plan(frames).segments == (Segment(False, 0, 3), Segment(True, 3, 13, 3))
     longer = [*frames[:3], *group(3, [*B_FRAMES, 11, 12, 10])]
     assert plan(longer[:-1]).segments == (
@@ -66,8 +78,8 @@ def test_a_run_goes_on_over_key_frames_of_any_kind_while_it_is_closed() -> None:
 @pytest.mark.parametrize(
     ("frames", "reason"),
     [
-        (in_order(0, 30, idr=False), OPEN),
-        (in_order(0, 30, idr=False, key=False), NO_IDR),
+        (in_order(0, 30, entry=False), OPEN),
+        (in_order(0, 30, entry=False, key=False), NO_IDR),
         (in_order(0, LEAST_COPIED - 1), LITTLE),
         ([replace(one, whole=False) for one in in_order(0, 30)], DAMAGED),
         ([replace(one, position=-1) for one in in_order(0, 30)], DAMAGED),
@@ -115,12 +127,16 @@ def films(draw: st.DrawFn) -> list[FrameFacts]:
     frames: list[FrameFacts] = []
     for _ in range(draw(st.integers(1, 5))):
         begin, length = len(frames), draw(st.integers(1, 30))
-        order = [0]
+        leading = min(draw(st.integers(0, 3)), length - 1)
+        order = [*draw(st.permutations(range(1, leading + 1))), 0]
         while len(order) < length:
             size = min(draw(st.integers(1, 6)), length - len(order))
             order += [len(order) + at for at in draw(st.permutations(range(size)))]
         kind = draw(st.sampled_from(["idr", "key", "neither"]))
-        frames += group(begin, order, idr=kind == "idr", key=kind != "neither")
+        found = [replace(P, position=begin + at) for at in order]
+        marks = {"entry": kind == "idr", "key": kind != "neither", "leading": leading * (kind == "idr")}
+        found[leading] = replace(found[leading], **marks)
+        frames += found
     for _ in range(draw(st.integers(0, 3))):
         at = draw(st.integers(0, len(frames) - 1))
         change = draw(st.sampled_from([{"whole": False}, {"shown": 0}, {"shown": 3}, {"generation": 1}]))
@@ -144,10 +160,8 @@ def test_segments_hold_each_frame_once_and_copies_are_closed_in_both_orders(fram
         if not segment.copied:
             continue
         assert len(run) >= LEAST_COPIED
-        assert run[0].idr
+        assert run[0].entry
         assert {one.generation for one in run} == {frames[0].generation}
         assert all(one.whole and one.shown == 1 for one in run)
         # No packet between those of the run shows anything else, so none refers to what is not in the clip.
-        assert sorted(one.position for one in run) == list(
-            range(segment.position, segment.position + len(run))
-        )
+        assert sorted(one.position for one in run) == [at for packets in segment.runs for at in packets]

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,8 @@ import pytest
 from reelweave.curate.config import CurateConfig
 from reelweave.curate.cut import CutClip, CutConfig
 from reelweave.curate.cut.smart import builder, edges
-from reelweave.curate.cut.smart.parameter_sets import units_of
+from reelweave.curate.cut.smart.bits import units_of
+from reelweave.curate.cut.smart.coding import SetsOf
 from reelweave.curate.run.curate import curate
 from reelweave.curate.run.tables.remarks import describe_clips
 from reelweave.curate.run.tables.samples import OVERLAPS
@@ -148,8 +150,11 @@ def test_equal_ids_would_be_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     """The trap that counts right and shows wrong pictures: the edges have the id of the source's sets."""
 
     class SameId(edges.EdgeEncoder):
-        def __init__(self, size: Any, rate: Any, config: CutConfig, set_id: int, *, reorders: bool) -> None:
-            super().__init__(size, rate, config, 0, reorders=reorders)
+        def __init__(
+            self, coding: Any, size: Any, rate: Any, config: CutConfig, beside: SetsOf, *, reorders: bool
+        ) -> None:
+            same = replace(beside, encoder_ids=(0,))
+            super().__init__(coding, size, rate, config, same, reorders=reorders)
 
     path = write_video(tmp_path / "a.mp4", (65, 35), options={**GROUPS, "profile": "main", "crf": "30"})
     monkeypatch.setattr(builder, "EdgeEncoder", SameId)

@@ -8,20 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reelweave.curate.cut.smart.parameter_sets import (
-    MOST_UNITS,
+from reelweave.curate.cut.smart.bits import MOST_UNITS, ParameterError, units_of
+from reelweave.curate.cut.smart.h264.coding import H264
+from reelweave.curate.cut.smart.h264.sets import (
     PPS,
     SPS,
-    ParameterError,
     fit_record,
     free_id,
     header_sets,
     kind_of,
     picture_set_ids,
     record,
-    sample,
     sequence_set,
-    units_of,
 )
 from tests.media import write_video
 
@@ -88,7 +86,7 @@ def test_units_of_both_spellings_become_one_sample() -> None:
     spelled = b"".join(b"\0\0\0\1" + unit for unit in units)
     short = b"".join(len(unit).to_bytes(2, "big") + unit for unit in units)
     assert units_of(spelled, None) == units_of(short, 2) == units
-    assert sample(units) == b"\0\0\0\3\x65\x88\x84"
+    assert H264().sample(units) == b"\0\0\0\3\x65\x88\x84"
 
 
 @given(st.binary(max_size=40))

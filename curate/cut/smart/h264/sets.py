@@ -2,61 +2,24 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from reelweave.loader.dataset.samples.frames.nal_units import nal_units, prefix_bytes, without_emulation
+from reelweave.curate.cut.smart.bits import Bits, ParameterError, units_of
+from reelweave.loader.dataset.samples.frames.nal_units import prefix_bytes, without_emulation
 
 IDR, SEI, SPS, PPS, FILLER = 5, 6, 7, 8, 12
 """Values of nal_unit_type, table 7-1."""
 LAYERED = frozenset({2, 3, 4, 13, 14, 15, 19, 20, 21})
 """Types of data partitions, auxiliary pictures, and layers of SVC and MVC, which are not copied."""
 
-_UNSPECIFIED = range(24, 32)  # such as metadata of Dolby Vision
-_LEFT_OUT = frozenset({SPS, PPS, FILLER, *_UNSPECIFIED})
-
 MOST_IDS = 32
 """Ids that a sequence parameter set may have."""
 _MOST_PICTURE_IDS = 256
-MOST_UNITS = 4096
-"""NAL units of a packet, above which it is refused: no picture has as many slices."""
 _MOST_SEQUENCES, _MOST_PICTURES, _MOST_SET_BYTES = 31, 255, 65535  # of a record
 _READ_BYTES = 4096  # of a set, in which all lies that is read of it
 
 _HIGH = frozenset({100, 110, 122, 244, 44, 83, 86, 118, 128, 138, 139, 134, 135})
-_MOST_ZEROS = 32
-
-
-class ParameterError(ValueError):
-    """Reason why parameter sets cannot be read, in words."""
-
-
-class _Bits:
-    """Bits of a set, the highest first; behind its end it raises `ParameterError`."""
-
-    def __init__(self, data: bytes) -> None:
-        self._value, self._left = int.from_bytes(data, "big"), 8 * len(data)
-
-    def take(self, count: int = 1) -> int:
-        self._left -= count
-        if self._left < 0:
-            raise ParameterError("a parameter set is cut off")
-        return self._value >> self._left & ((1 << count) - 1)
-
-    def unsigned(self) -> int:
-        """Return an Exp-Golomb code without a sign (9.1)."""
-        zeros = 0
-        while not self.take():
-            zeros += 1
-            if zeros > _MOST_ZEROS:
-                raise ParameterError("a parameter set is damaged")
-        return (1 << zeros) - 1 + self.take(zeros)
-
-    def signed(self) -> int:
-        """Return an Exp-Golomb code with a sign (9.1.1)."""
-        code = self.unsigned()
-        return (code + 1) // 2 if code & 1 else -(code // 2)
 
 
 @dataclass(frozen=True)
@@ -100,7 +63,7 @@ def sequence_set(unit: bytes) -> SequenceSet:
     if len(unit) < 5:
         raise ParameterError("a parameter set is cut off")
     profile, constraints, level = unit[1:4]
-    bits = _Bits(without_emulation(unit[4:_READ_BYTES]))
+    bits = Bits(without_emulation(unit[4:_READ_BYTES]))
     set_id = bits.unsigned()
     if set_id >= MOST_IDS:
         raise ParameterError("a parameter set has no valid id")
@@ -129,7 +92,7 @@ def sequence_set(unit: bytes) -> SequenceSet:
     )
 
 
-def _skip_scaling(bits: _Bits, lists: int) -> None:
+def _skip_scaling(bits: Bits, lists: int) -> None:
     for at in range(lists):
         if not bits.take():
             continue
@@ -140,7 +103,7 @@ def _skip_scaling(bits: _Bits, lists: int) -> None:
             last = following or last
 
 
-def _skip_order(bits: _Bits) -> None:
+def _skip_order(bits: Bits) -> None:
     """Skip how the order of showing is coded."""
     kind = bits.unsigned()
     if kind == 0:
@@ -155,7 +118,7 @@ def _skip_order(bits: _Bits) -> None:
 
 def picture_set_ids(unit: bytes) -> tuple[int, int]:
     """Return the id of a picture parameter set, and that of its sequence parameter set."""
-    bits = _Bits(without_emulation(unit[1:_READ_BYTES]))
+    bits = Bits(without_emulation(unit[1:_READ_BYTES]))
     picture_id, sequence_id = bits.unsigned(), bits.unsigned()
     if picture_id >= _MOST_PICTURE_IDS or sequence_id >= MOST_IDS:
         raise ParameterError("a parameter set has no valid id")
@@ -165,26 +128,6 @@ def picture_set_ids(unit: bytes) -> tuple[int, int]:
 def kind_of(unit: bytes) -> int:
     """Return the type of a NAL unit, as of table 7-1."""
     return unit[0] & 31
-
-
-def units_of(data: bytes, prefix: int | None) -> list[bytes]:
-    """Return the NAL units of a packet without zeros behind them, which start codes of four bytes leave.
-
-    Args:
-        data: Packet.
-        prefix: Bytes of a length prefix; None for start codes.
-
-    Raises:
-        ParameterError: The packet holds too many.
-    """
-    if prefix is None and data.count(b"\0\0\1") > MOST_UNITS:
-        raise ParameterError("a packet holds too many NAL units")
-    units = list(itertools.islice(nal_units(data, prefix), MOST_UNITS + 1))
-    if len(units) > MOST_UNITS:
-        raise ParameterError("a packet holds too many NAL units")
-    if prefix is not None:
-        return units
-    return [unit for piece in units if (unit := piece.rstrip(b"\0"))]
 
 
 def header_sets(header: bytes) -> tuple[list[bytes], int | None]:
@@ -247,13 +190,3 @@ def record(sets: Sequence[bytes]) -> bytes:
     if profile in _HIGH:
         parts.append(bytes((0xFC | 1, 0xF8, 0xF8, 0)))
     return b"".join(parts)
-
-
-def sample(units: Iterable[bytes], left_out: frozenset[int] = _LEFT_OUT) -> bytes:
-    """Return a sample of MP4: NAL units with lengths of four bytes, without some types.
-
-    Args:
-        units: NAL units.
-        left_out: Values of nal_unit_type that are dropped.
-    """
-    return b"".join(len(unit).to_bytes(4, "big") + unit for unit in units if kind_of(unit) not in left_out)

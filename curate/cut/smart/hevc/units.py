@@ -1,0 +1,93 @@
+"""NAL units of HEVC: types, layers, and supplemental enhancement information (ITU-T H.265, 7.3.1 and 7.3.5)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from reelweave.curate.cut.smart.bits import ParameterError, with_emulation
+from reelweave.loader.dataset.samples.frames.nal_units import without_emulation
+
+RADL, RASL = (6, 7), (8, 9)
+"""Leading pictures that decode without pictures before their entry, and those that do not (table 7-1)."""
+BLA, IDR, CRA = range(16, 19), (19, 20), 21
+BLA_WITHOUT_LEADING = 18
+ENTRIES = range(16, 22)
+"""Types at which decoding may begin."""
+IRAP = range(16, 24)
+SLICES = range(32)
+RESERVED = frozenset({*range(10, 16), *range(22, 32)})
+VPS, SPS, PPS, DELIMITER, END_OF_SEQUENCE, END_OF_STREAM, FILLER, SEI, SUFFIX_SEI = range(32, 41)
+DOLBY_VISION = (62, 63)
+
+HEADER_BYTES = 2
+
+MASTERING, LEVELS = 137, 144
+"""payloadType of the mastering display's colour volume and of the content's light level (annex D)."""
+LIGHT = frozenset({MASTERING, LEVELS})
+PASSING = frozenset({0, 1, 5, 6, 129, 130})
+"""Types that say nothing of how pictures look: times, recovery, active sets, and an encoder's own words."""
+_REGISTERED = 4
+_CAPTIONS = b"\xb5\0\x31"  # of ATSC, by country and provider (ITU-T T.35)
+_STOP = b"\x80"
+_CUT_OFF = "its supplemental information is cut off"
+
+
+def kind_of(unit: bytes) -> int:
+    """Return the type of a NAL unit."""
+    return unit[0] >> 1 & 63
+
+
+def layer_of(unit: bytes) -> int:
+    """Return the layer of a NAL unit; 0 for the pictures that every decoder shows."""
+    return (unit[0] & 1) << 5 | unit[1] >> 3
+
+
+def payloads(unit: bytes) -> list[tuple[int, bytes]]:
+    """Return type and bytes of each message of supplemental enhancement information.
+
+    Raises:
+        ParameterError: It is cut off.
+    """
+    rest, messages = without_emulation(unit[HEADER_BYTES:]), []
+    while rest not in (b"", _STOP):
+        kind, rest = _take_number(rest)
+        size, rest = _take_number(rest)
+        if size > len(rest):
+            raise ParameterError(_CUT_OFF)
+        messages.append((kind, rest[:size]))
+        rest = rest[size:]
+    return messages
+
+
+def _take_number(rest: bytes) -> tuple[int, bytes]:
+    """Return a number, of which each byte of 255 goes on in the next, and what lies behind it."""
+    behind = rest.lstrip(b"\xff")
+    if not behind:
+        raise ParameterError(_CUT_OFF)
+    return 255 * (len(rest) - len(behind)) + behind[0], behind[1:]
+
+
+def without_dynamic(unit: bytes) -> bytes | None:
+    """Return supplemental information without metadata that change with the pictures, or None where nothing is left.
+
+    Such are those of HDR10+, which the frames beside copies cannot have. Captions stay.
+
+    Raises:
+        ParameterError: It is cut off.
+    """
+    messages = payloads(unit)
+    lasting = [
+        (kind, content) for kind, content in messages if kind != _REGISTERED or content.startswith(_CAPTIONS)
+    ]
+    if len(lasting) == len(messages):
+        return unit
+    return unit[:HEADER_BYTES] + with_emulation(_written(lasting) + _STOP) if lasting else None
+
+
+def _written(messages: Iterable[tuple[int, bytes]]) -> bytes:
+    parts = []
+    for kind, content in messages:
+        for size in (kind, len(content)):
+            parts.append(b"\xff" * (size // 255) + bytes((size % 255,)))
+        parts.append(content)
+    return b"".join(parts)
