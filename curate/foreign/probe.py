@@ -17,7 +17,7 @@ from reelweave.curate.foreign.size_headers import SizeHeaders
 from reelweave.curate.frames.container.cluster_checks import ClusterChecks
 from reelweave.curate.frames.container.cut_off import cut_off
 from reelweave.curate.frames.container.dolby_vision import without_base
-from reelweave.curate.frames.container.edit_list import FAULT, misread_tracks
+from reelweave.curate.frames.container.edit_list import edit_faults
 from reelweave.curate.frames.container.further_film import further_film
 from reelweave.curate.frames.container.immersive import immersive
 from reelweave.curate.frames.container.side_data import side_data
@@ -44,7 +44,7 @@ from reelweave.loader.dataset.tars.pictures import (
 )
 from reelweave.loader.errors import refuse_shortage
 
-PROBE_VERSION = 23
+PROBE_VERSION = 24
 """Revision of this code: higher when the same bytes give other values; tars probed by older code are read again."""
 
 _MAX_SIDE = 16384
@@ -110,8 +110,8 @@ def probe(data: bytes | memoryview) -> Media:
         raise SourceError(f"is cut off: {error}") from error
     file = io.BytesIO(data)
     with open_video(file, containers=FORMATS) as (container, stream), _decoding():
-        if stream.id in misread_tracks(container, file):
-            raise SourceError(f"has an edit list that {FAULT}")
+        if fault := edit_faults(container, file).get(stream.id):
+            raise SourceError(f"has an edit list that {fault}")
         stated_data = side_data(stream)
         if (dolby_vision := stated_data.dolby_vision) and dolby_vision.fault:
             raise SourceError(dolby_vision.fault)

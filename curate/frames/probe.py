@@ -204,7 +204,9 @@ def check_frame(frame: VideoFrame, config: ProbeConfig) -> None:
 
 
 def _promised_s(container: InputContainer, stream: VideoStream) -> float | None:
-    if stream.duration is not None and stream.time_base is not None:
+    # Matroska states no duration of a stream but by its tag: FFmpeg gives a single picture that of the film.
+    is_own = "matroska" not in container.format.name or "DURATION" not in stream.metadata
+    if is_own and stream.duration is not None and stream.time_base is not None:
         return float(stream.duration * stream.time_base)
     if tag := _PROMISE_TAG.match(stream.metadata.get("DURATION", "")):
         hours, minutes, seconds = tag.groups()

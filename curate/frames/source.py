@@ -20,6 +20,7 @@ from reelweave.curate.frames.container.encryption import (
     names_key,
 )
 from reelweave.curate.frames.container.other_containers import other_container
+from reelweave.curate.frames.container.stills import film_behind, still_of_items
 from reelweave.loader.dataset.samples.frames.reorder import (
     delay_decoder,
     is_measured,
@@ -67,6 +68,7 @@ _RAW_STREAMS = {
 }
 """Beginnings of streams without a container that are not read; the first picture of MPEG-4 may have two headers."""
 
+_MULTIPLE = b"MPF\0"  # index of several pictures in a JPEG
 _JPEGS_BYTES = 1 << 24  # within which a second picture of a raw stream begins
 
 
@@ -148,6 +150,10 @@ def read_first_packets(file: BinaryIO, stream: VideoStream, max_pixels: int) -> 
 
 
 def _open_container(file: BinaryIO, max_pixels: int, containers: str) -> InputContainer:
+    if containers == CONTAINERS:
+        if kind := still_of_items(file):  # FFmpeg shows it as a film of one second
+            raise SourceError(_no_video(kind, file))
+        file.seek(0)
     try:
         return av.open(
             file,
@@ -180,7 +186,12 @@ def _other_kind(file: BinaryIO) -> str | None:
     if words := other_container(head):
         return words
     kind = next((kind for begin, kind in _OTHER_KINDS.items() if begin.match(head)), None)
-    return kind and f"cannot be opened: no video container that is read, it is {kind}"
+    return kind and _no_video(kind, file)
+
+
+def _no_video(kind: str, file: BinaryIO) -> str:
+    behind = film_behind(file) if kind.endswith("picture") else ""
+    return f"cannot be opened: no video container that is read, it is {kind}{behind}"
 
 
 def _raw_stream(file: BinaryIO) -> str | None:
@@ -188,8 +199,11 @@ def _raw_stream(file: BinaryIO) -> str | None:
     file.seek(0)
     head = file.read(_HEAD_BYTES)
     codec = next((name for begin, name in _RAW_STREAMS.items() if begin.match(head)), None)
-    if head.startswith(b"\xff\xd8\xff") and has_further_picture(head + file.read(_JPEGS_BYTES)):
-        codec = "JPEG pictures"
+    if head.startswith(b"\xff\xd8\xff"):
+        pictures = head + file.read(_JPEGS_BYTES)
+        # A photo may hold further ones: its gain map, a preview, the other eye (CIPA DC-007), or a film.
+        if has_further_picture(pictures) and _MULTIPLE not in pictures and not film_behind(file):
+            codec = "JPEG pictures"
     return codec and (
         f"cannot be opened: it is a raw stream of {codec}, without a container or times, which is not read; give it a"
         " container, as by `ffmpeg -framerate RATE -i FILE -c copy FILE.mkv`"

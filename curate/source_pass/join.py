@@ -16,6 +16,7 @@ from reelweave.curate.config import SourceStageConfig
 from reelweave.curate.cut.smart.noted import PacketNotes, first_packets, join_notes
 from reelweave.curate.cut.smart.packets import SmartPackets
 from reelweave.curate.frames.budget import check_pixels
+from reelweave.curate.frames.container.edit_list import kept_lead
 from reelweave.curate.frames.container.further_film import unread_from
 from reelweave.curate.frames.container.immersive import immersive
 from reelweave.curate.frames.container.stream_choice import SoundChoice, choose_sound, left_out
@@ -35,7 +36,6 @@ from reelweave.curate.source_pass.part_store import SCAN, Arrays, PartStore
 from reelweave.curate.source_pass.parts import Part
 from reelweave.curate.source_pass.sampling import FrameStats
 from reelweave.curate.source_pass.scan import (
-    SHORT_SOUND,
     Decoded,
     check_edits,
     check_order,
@@ -232,6 +232,7 @@ def join(
         parts = spans(line, transitions, decoded.promised_s(line), config.spans)
     if (begins := unread_from(file)) is not None:  # parts may be of MP4 and Matroska, which is read on
         parts = [*parts, further_span(line, begins)]
+    lead = kept_lead(header.container, float(begin_pts * time_base))
     merged = Joined(
         line,
         tuple(parts),
@@ -245,9 +246,7 @@ def join(
         tuple(joiner.firsts),
         tuple(first_packets(joiner.notes)),
         join_notes(joiner.notes) if joiner.notes else None,
-        remark="; ".join(
-            filter(None, [stored, remark, SHORT_SOUND if decoded.is_short_of_sound(line) else ""])
-        ),
+        remark="; ".join(filter(None, [stored, lead, remark, decoded.uneven_sound(line)])),
     )
     check_wanted([span for span in merged.spans if span.fault is None], merged, config)
     return merged

@@ -14,7 +14,7 @@ from reelweave.curate.config import SourceStageConfig
 from reelweave.curate.cut.smart.ahead import SmartAhead
 from reelweave.curate.cut.smart.packets import SmartPackets
 from reelweave.curate.cut.trim import NotedPackets
-from reelweave.curate.frames.container.edit_list import FAULT, misread_tracks
+from reelweave.curate.frames.container.edit_list import edit_faults, kept_lead
 from reelweave.curate.frames.container.encryption import encryption
 from reelweave.curate.frames.container.further_film import begins_behind, further_film
 from reelweave.curate.frames.container.immersive import immersive
@@ -29,8 +29,9 @@ from reelweave.curate.frames.sound_clock import (
     NotingDemuxer,
     SoundClock,
     SoundStamps,
-    is_short,
+    heard_until_s,
     repaired_sound,
+    uneven_end,
 )
 from reelweave.curate.frames.source import SourceError, open_video, without_frames
 from reelweave.curate.frames.telecine import FieldDifferences, Pulldown, invert_pulldown
@@ -46,11 +47,11 @@ from reelweave.curate.source_pass.sampling import FrameStats
 from reelweave.curate.sources.segments import Segment
 
 _NEVER_S = 1e9
+_ONE_DURATION = frozenset({"matroska,webm", "asf", "mpegts", "mpeg"})
 
 TRANSPARENT = "transparent pixels shown over black"
 TURNED = "turned upright as its codec says (display orientation), which players may not do"
 DEINTERLACED = "interlaced without a mark; deinterlaced"
-SHORT_SOUND = "the sound of its source ends before the pictures"
 PARTLY_COMBED = "parts of its source are interlaced without a mark; left as they are"
 
 
@@ -134,8 +135,15 @@ class Decoded:
         return line
 
     def promised_s(self, line: FrameTimes) -> float | None:
-        """Return the promised duration; that of an init segment and later segments counts from before the first one."""
+        """Return the promised duration; that of an init segment and later segments counts from before the first one.
+
+        Containers that state one duration for all streams, or of which FFmpeg knows no other, may promise sound alone.
+        """
         promised_s, end_s = self.probe.promised_s, float(line.times_s[-1])
+        if promised_s is not None and self.probe.container in _ONE_DURATION:
+            heard_s = heard_until_s(self.sound, self._begin_s())
+            if heard_s > max(end_s, promised_s - MISSING_MIN_S):
+                return end_s
         begin_s = float((self.pts[0] or 0) * self.time_base)
         if (
             promised_s is None
@@ -149,11 +157,11 @@ class Decoded:
         """Return the repaired clock of the sound, or None where its stamps are right."""
         return repaired_sound(self.sound, line, self._begin_s())
 
-    def is_short_of_sound(self, line: FrameTimes) -> bool:
-        """Return whether a film has sound that ends before its pictures; a clock that was repaired tells nothing."""
+    def uneven_sound(self, line: FrameTimes) -> str:
+        """Return words for sound that ends before or behind its pictures; a clock that was repaired tells nothing."""
         if not self.sound.tick_s or line.shifts_s is not None:
-            return False
-        return is_short(self.sound, line, self._begin_s())
+            return ""
+        return uneven_end(self.sound, line, self._begin_s())
 
     def _begin_s(self) -> float:
         # AVI stores decoding times instead of display times.
@@ -305,9 +313,17 @@ def _scan(file: BinaryIO, config: SourceStageConfig, segments: Sequence[Segment]
                 comb is not None and not decoder.interlaced and comb.some(),
                 decoder.transparent,
                 "; ".join(
-                    filter(None, [TURNED if decoder.turned else "", stored, left_out(container, choice)])
+                    filter(
+                        None,
+                        [
+                            TURNED if decoder.turned else "",
+                            stored,
+                            kept_lead(header.container, float((pts[0] or 0) * time_base)),
+                            left_out(container, choice),
+                        ],
+                    )
                 ),
-                decoded.is_short_of_sound(line),
+                decoded.uneven_sound(line),
             ),
             begins_behind(file, header.container, decoder.last_packet),
             decoder.ended_by,
@@ -336,8 +352,8 @@ def smart_packets(
 
 def check_edits(container: InputContainer, stream: VideoStream, file: BinaryIO) -> None:
     """Raise `SourceError` for pictures with an edit list that FFmpeg does not play as it is meant."""
-    if stream.id in misread_tracks(container, file):
-        raise SourceError(f"has an edit list that {FAULT}; export it again as one piece")
+    if fault := edit_faults(container, file).get(stream.id):
+        raise SourceError(f"has an edit list that {fault}; export it again as one piece")
 
 
 def check_order(file: BinaryIO) -> None:
@@ -348,7 +364,7 @@ def check_order(file: BinaryIO) -> None:
         )
 
 
-def _remark(line: FrameTimes, combed: bool, transparent: bool, others: str, short: bool) -> str:
+def _remark(line: FrameTimes, combed: bool, transparent: bool, others: str, uneven: str) -> str:
     """Return in words what is done to pictures without a mark that asks for it, or left undone, and what is kept."""
     remarks = [TRANSPARENT] if transparent else []
     if line.unmarked is not None:
@@ -356,5 +372,5 @@ def _remark(line: FrameTimes, combed: bool, transparent: bool, others: str, shor
     elif combed and line.pulldown is None:
         remarks.append(PARTLY_COMBED)
     remarks += [others] if others else []
-    remarks += [SHORT_SOUND] if short else []
+    remarks += [uneven] if uneven else []
     return "; ".join(remarks)

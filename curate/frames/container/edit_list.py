@@ -1,5 +1,6 @@
 """Edit lists of MP4 and MOV that FFmpeg does not play as they are meant: with pauses, held pictures or another speed.
 
+It shows nothing of a track whose edits last no time, unless the film is fragmented.
 For an empty edit behind the begin FFmpeg shows the film from its start, hidden parts too. It plays each edit at the
 speed of the film. ISO/IEC 14496-12, 8.6.6.
 """
@@ -10,37 +11,55 @@ from typing import BinaryIO
 
 from av.container import InputContainer
 
-FAULT = "pauses, holds a picture or changes the speed, for which FFmpeg plays other parts of the film"
-"""What such an edit list does, worded to follow its name."""
+_MISREAD = "pauses, holds a picture or changes the speed, for which FFmpeg plays other parts of the film"
+_EMPTY_TRACK = "lasts 0 s, so that nothing of it is shown (`ffmpeg -ignore_editlist 1` reads it whole)"
 
 _MOST_BOXES = 256  # of one box
 _MOST_EDITS = 4096
 _EMPTY = -1  # media time
 _USUAL = 1 << 16  # speed
+_LEAST_LEAD_S = 0.2  # pictures that are reordered may begin below 0 without an edit list
 
 
-def misread_tracks(container: InputContainer, file: BinaryIO) -> frozenset[int]:
-    """Return the IDs of the tracks with such an edit list.
+def edit_faults(container: InputContainer, file: BinaryIO) -> dict[int, str]:
+    """Return what such edit lists do, by the IDs of their tracks, in words that follow "edit list".
 
     Args:
         container: Opened container.
         file: The file that it reads, which is left where it was.
     """
     if "mp4" not in container.format.name:
-        return frozenset()
+        return {}
     position = file.tell()
     try:
         end = file.seek(0, 2)
-        return frozenset(_tracks(file, end))
+        return dict(_tracks(file, end))
     finally:
         file.seek(position)
 
 
-def _tracks(file: BinaryIO, end: int) -> Iterator[int]:
+def kept_lead(container: str, begin_s: float) -> str:
+    """Return words for pictures before the begin that an edit list states, which FFmpeg shows in fragmented films.
+
+    Args:
+        container: Name of the container format in FFmpeg.
+        begin_s: Stamp of the first picture in seconds, negative before that begin.
+    """
+    if "mp4" not in container or begin_s > -_LEAST_LEAD_S:
+        return ""
+    return f"the first {-begin_s:.2f} s, which an edit list leaves out, are kept, as by FFmpeg"
+
+
+def _tracks(file: BinaryIO, end: int) -> Iterator[tuple[int, str]]:
     for begin, stop in _boxes(file, 0, end, b"moov"):
+        is_fragmented = any(True for _ in _boxes(file, begin, stop, b"mvex"))
         for track_begin, track_stop in _boxes(file, begin, stop, b"trak"):
-            if _is_misread(list(_edits(_content(file, track_begin, track_stop, b"edts", b"elst")))):
-                yield _track_id(file, track_begin, track_stop)
+            table = _content(file, track_begin, track_stop, b"edts", b"elst")
+            edits = list(_edits(table))
+            if _is_misread(edits):
+                yield _track_id(file, track_begin, track_stop), _MISREAD
+            elif not edits and int.from_bytes(table[4:8], "big") and not is_fragmented:
+                yield _track_id(file, track_begin, track_stop), _EMPTY_TRACK
 
 
 def _boxes(file: BinaryIO, begin: int, end: int, wanted: bytes) -> Iterator[tuple[int, int]]:

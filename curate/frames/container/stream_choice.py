@@ -13,7 +13,7 @@ from av.video.stream import VideoStream
 
 from reelweave.curate.frames.container.channel_order import settle_layout
 from reelweave.curate.frames.container.description import programmes_of
-from reelweave.curate.frames.container.edit_list import FAULT, misread_tracks
+from reelweave.curate.frames.container.edit_list import edit_faults
 from reelweave.loader.dataset.samples.frames.video_stream import has_decoder, pictures_of
 
 _ASIDE = (
@@ -69,9 +69,9 @@ def choose_sound(container: InputContainer, video: VideoStream, file: BinaryIO) 
     if not known:
         return SoundChoice(fault=_UNKNOWN)
     chosen = max(known, key=_rank)
-    if chosen.id in misread_tracks(container, file):
-        return SoundChoice(fault=f"the edit list of its sound {FAULT}")
-    return SoundChoice(chosen, remark=_remark(chosen, known))
+    if fault := edit_faults(container, file).get(chosen.id):
+        return SoundChoice(fault=f"the edit list of its sound {fault}")
+    return SoundChoice(chosen, remark=_remark(chosen, known, together))
 
 
 def left_out(container: InputContainer, sound: SoundChoice) -> str:
@@ -113,11 +113,11 @@ def _aside(stream: AudioStream) -> str:
     return next((words for marks, words in _ASIDE if stream.disposition & marks), "")
 
 
-def _remark(chosen: AudioStream, known: list[AudioStream]) -> str:
+def _remark(chosen: AudioStream, known: list[AudioStream], together: list[AudioStream]) -> str:
     aside = _aside(chosen)
-    if len(known) == 1:
+    if len(together) == 1:
         return f"its only sound is marked as {aside}" if aside else ""
-    index = known.index(chosen)
+    index = together.index(chosen)
     ordinal = _ORDINALS[index] if index < len(_ORDINALS) else f"{index + 1}th"
     others = sorted({words for stream in known if stream is not chosen and (words := _aside(stream))})
     reasons = [f"marked as {aside}"] if aside else []
@@ -126,6 +126,7 @@ def _remark(chosen: AudioStream, known: list[AudioStream]) -> str:
     ):
         reasons.append("the default one")
     reasons += [f"another is {words}" for words in others]
-    return f"the {ordinal} of {len(known)} sound tracks is kept" + (
+    reasons += ["another has a codec that is not known here"] if len(known) < len(together) else []
+    return f"the {ordinal} of {len(together)} sound tracks is kept" + (
         f" ({'; '.join(reasons)})" if reasons else ""
     )

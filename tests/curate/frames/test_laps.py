@@ -37,3 +37,23 @@ def test_sound_that_ends_before_the_pictures_is_said(tmp_path: Path) -> None:
     ffmpeg([*words.split(), str(path)])
     ((record, _),) = curated(path, tmp_path / "out", stitch={"enabled": False})
     assert (record.state, record.reason) == ("kept", "the sound of its source ends before the pictures")
+
+
+def test_sound_that_goes_on_behind_the_pictures_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "long.mp4"
+    words = "-f lavfi -i testsrc2=s=160x128:r=25:d=2.5 -f lavfi -i sine=d=4 -c:v libx264 -pix_fmt yuv420p -y"
+    ffmpeg([*words.split(), str(path)])
+    ((record, _),) = curated(path, tmp_path / "out", stitch={"enabled": False})
+    assert (record.state, record.frames) == ("kept", 63)
+    assert record.reason == "the sound of its source goes on behind the pictures, which clips leave out"
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("a.asf", "-c:v wmv2 -c:a wmav2"), ("a.mkv", "-frames:v 1 -c:v libx264 -c:a ac3")]
+)
+def test_a_film_whose_sound_is_longer_is_not_cut_off(name: str, words: str, tmp_path: Path) -> None:
+    """ASF states one duration, and FFmpeg gives it to the single picture of a film in Matroska."""
+    path = tmp_path / name
+    ffmpeg(f"-f lavfi -i testsrc2=s=160x128:r=25:d=3 -f lavfi -i sine=d=5 {words} -y {path}".split())
+    records = [record for record, _ in curated(path, tmp_path / "out", stitch={"enabled": False})]
+    assert [record.state for record in records] == [records[0].state] != ["failed"]

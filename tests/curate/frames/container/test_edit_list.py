@@ -10,6 +10,7 @@ from reelweave.curate.frames.source import SourceError
 from tests.curate.frames.container.test_side_data import SHORT, box
 from tests.cutting import curated
 from tests.media import read_numbers, write_video
+from tests.player import cut_by_copy
 from tests.thorough import beyond
 
 EMPTY = -1.0
@@ -106,3 +107,23 @@ def test_edits_that_ffmpeg_knows_are_played(edits: list[Edit], first: int, last:
     ((record, clip),) = curated(path, tmp_path / "out", **SHORT)
     assert record.state == "kept", record.reason
     assert read_numbers(clip) == list(range(first, last))
+
+
+def test_a_track_whose_edits_last_no_time_is_refused_or_left_out_in_words(tmp_path: Path) -> None:
+    """FFmpeg shows nothing of it; in fragmented films, where such an edit lasts to the end, it plays all."""
+    ((record, _),) = curated(film(tmp_path / "a.mp4", {0: [(0, 0, 1)]}), tmp_path / "pictures", **SHORT)
+    assert record.reason.startswith("has an edit list that lasts 0 s, so that nothing of it is shown")
+    ((record, _),) = curated(film(tmp_path / "b.mp4", {1: [(0, 0, 1)]}), tmp_path / "sound", **SHORT)
+    assert (record.state, record.frames) == ("kept", 100)
+    assert record.audio.startswith("none (the edit list of its sound lasts 0 s")
+
+
+def test_pictures_that_an_edit_list_of_fragments_leaves_out_are_kept_in_words(tmp_path: Path) -> None:
+    """Pieces by `ffmpeg -ss T -c copy` begin at a key frame; browsers skip what lies before T, FFmpeg does not."""
+    source = write_video(tmp_path / "a.mp4", (100,), options={"g": "50", "bf": "2"})
+    flags = "-movflags frag_keyframe+empty_moov+delay_moov"
+    path = cut_by_copy(source, tmp_path / "piece.mp4", "-ss 0.8", flags)
+    assert path is not None
+    ((record, clip),) = curated(path, tmp_path / "out", **SHORT)
+    assert record.reason == "the first 0.80 s, which an edit list leaves out, are kept, as by FFmpeg"
+    assert read_numbers(clip) == list(range(100))

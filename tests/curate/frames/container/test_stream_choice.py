@@ -1,5 +1,6 @@
 """Clips have the sound that belongs to their pictures: of their programme, and the main track of it."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -118,3 +119,17 @@ def test_a_short_film_is_shown_behind_a_cover_that_is_the_first_track(name: str,
     media = probe(path.read_bytes())
     assert (media.frames, media.width, media.height) == (10, 96, 64)
     assert sum(1 for _ in decoded_frames(path.read_bytes())) == 10
+
+
+@pytest.mark.parametrize("hidden", [0, 1])
+def test_a_track_of_an_unknown_codec_is_passed_over_and_said(hidden: int, tmp_path: Path) -> None:
+    """Phones put spatial sound (APAC) beside AAC, at times as the default."""
+    path = film(tmp_path / "a.mov", "-map 0 -map 1 -map 2", _LARGE)
+    data = path.read_bytes()
+    entry = [match.end() for match in re.finditer(b"stsd.{12}(?=\\.mp2)", data, re.DOTALL)][hidden]
+    path.write_bytes(data[:entry] + b"apac" + data[entry + 4 :])
+    _, said, heard = kept(path)
+    ordinal, tone_hz = (("second", _OTHER), ("first", _MAIN))[hidden]
+    assert said.startswith(f"the {ordinal} of 2 sound tracks is kept")
+    assert said.endswith("another has a codec that is not known here)")
+    assert heard == tone_hz

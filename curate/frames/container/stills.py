@@ -1,0 +1,41 @@
+"""Still pictures that are no films, and the films that phones put behind some of them (motion photos)."""
+
+from __future__ import annotations
+
+import re
+from typing import BinaryIO
+
+from reelweave.curate.frames.container.encryption import boxes
+
+_STILLS = {b"heic": "a HEIC picture", b"heix": "a HEIC picture", b"avif": "an AVIF picture"}
+_FILM = re.compile(rb"\0\0\0[\x10-\xff]ftyp(?!heic|heix|avif|mif1)[a-zA-Z0-9 ]{4}")
+_BLOCK = 1 << 20
+_MOST_BYTES = 1 << 28  # in which a film begins
+_OVERLAP = 16
+
+
+def still_of_items(file: BinaryIO) -> str | None:
+    """Return in words what a file of ISO/IEC 23008-12 is that holds pictures and no film, or None for others."""
+    file.seek(0)
+    head = file.read(64)
+    if head[4:8] != b"ftyp":
+        return None
+    kinds = {kind for kind, _, _ in boxes(file)}
+    if b"meta" not in kinds or kinds & {b"moov", b"moof"}:
+        return None
+    return next((words for brand, words in _STILLS.items() if brand in head[8:]), "a HEIF picture")
+
+
+def film_behind(file: BinaryIO) -> str:
+    """Return words for the MP4 that lies behind a still picture, "" without one."""
+    at = 4  # behind a beginning of its own
+    while at < _MOST_BYTES:
+        file.seek(at)
+        block = file.read(_BLOCK)
+        if match := _FILM.search(block):
+            begin = at + match.start()
+            return f"; a film lies behind it (a motion photo): `tail -c +{begin + 1} FILE >FILE.mp4` takes it out"
+        if len(block) < _BLOCK:
+            return ""
+        at += _BLOCK - _OVERLAP
+    return ""
