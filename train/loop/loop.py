@@ -32,8 +32,10 @@ from reelweave.train.step.learning_rate import unreached_rate
 Config = TypeVar("Config", TrainConfig, VaeTrainConfig)
 
 _UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)  # of the run's folder
-_UNUSABLE = (errno.EACCES, errno.EIO)
+_UNUSABLE = (errno.EACCES, errno.EIO, errno.ESTALE)
 """Errors of a file that was written, or of one that was read, such as a model's; they do not say which."""
+_GONE = (errno.ENOENT, errno.ENOTDIR)
+"""Errors of a path whose folder was there when the run began."""
 
 
 @dataclass(frozen=True)
@@ -117,6 +119,11 @@ class TrainingLoop(ABC, Generic[Config]):
                 elif error.errno in _UNUSABLE:
                     where = error.filename or f"a file of the run, such as those of {self._out},"
                     fault = f"{where} cannot be read or written: {error.strerror}; see to its permissions and disk"
+                elif error.errno in _GONE and not self._out.is_dir():
+                    raise RunError(
+                        f"{error.filename or self._out} cannot be written: the folder {self._out} was removed, moved or"
+                        " replaced while the run wrote to it; bring it back, or begin anew with another `out`"
+                    ) from error
                 else:
                     raise
                 raise RunError(f"{fault}, and the same command goes on from the last checkpoint") from error

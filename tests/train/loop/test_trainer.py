@@ -1,6 +1,7 @@
 import itertools
 import math
 import os
+import shutil
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -90,6 +91,25 @@ def test_a_full_disk_under_the_log_is_told_in_words(tmp_path):
     config = config.model_copy(update={"log": config.log.model_copy(update={"every_steps": 1})})
     with pytest.raises(RunError, match="cannot be written: No space left on device; make room"):
         Trainer(config, FillsTheDisk(tmp_path), tmp_path).run()
+
+
+class LosesTheFolder(FillsTheDisk):
+    """A stream behind whose first step somebody removes the folder of the run."""
+
+    def microbatch(self, step, slot=0):
+        if step == 1:
+            shutil.rmtree(self.out)
+        return ClipStream.microbatch(self, step, slot)
+
+
+def test_a_folder_that_is_removed_under_the_run_is_told_in_words(tmp_path):
+    config = tiny_config(3)
+    config = config.model_copy(update={"log": config.log.model_copy(update={"every_steps": 1})})
+    out = tmp_path / "run"
+    with pytest.raises(
+        RunError, match=r"metrics\.jsonl cannot be written: the folder .*run was removed, moved"
+    ):
+        Trainer(config, LosesTheFolder(out), out).run()
 
 
 class ReadsNothing(ClipStream):

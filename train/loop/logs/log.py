@@ -84,6 +84,9 @@ class RunLog:
             self.summary.add(record)
         if not self._writes:
             return
+        # Opened for each line: 11 us of processor time, and steps take a tenth of a second or more. A file held open
+        # would go on silently behind what others make of its name: a deleted folder, a file that was moved away, or
+        # one that `limit_size` replaced. Readers on other machines see a line of a network folder at its close.
         path = self._out / record.FILE
         with path.open("a", encoding="utf-8") as file:
             file.write(record.line(self._run))

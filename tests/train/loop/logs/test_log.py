@@ -1,4 +1,5 @@
 import json
+import shutil
 from dataclasses import asdict, replace
 
 import numpy as np
@@ -128,6 +129,19 @@ def test_readers_get_every_record_behind_its_line(tmp_path):
         ("checkpoints.jsonl", 1, None),
         False,
     ]
+
+
+def test_lines_go_to_the_file_of_that_name_whatever_became_of_the_one_before(tmp_path):
+    out = tmp_path / "run"
+    out.mkdir()
+    with log(out) as first:
+        first.write(step(1))
+        (out / METRICS).rename(out / "moved")
+        first.write(step(2))
+        assert json.loads((out / METRICS).read_text())["step"] == 2
+        shutil.rmtree(out)
+        with pytest.raises(FileNotFoundError, match=METRICS):
+            first.write(step(3))
 
 
 def test_bad_samples_are_listed_beside_the_metrics(tmp_path):
