@@ -14,12 +14,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
 from unittest.mock import patch
 
 from tests import s3server
+from tests.ports import reserved_port
 
 KEY_ID, SECRET = "test-key-id", "test-secret"
 START_S = 60.0
@@ -38,9 +39,8 @@ def pytest_configure() -> None:
 def _started() -> tuple[str, Path]:
     """Start the one server of this process, which ends with it; return its URL and where it keeps objects."""
     assert PROGRAM.exists(), f"no {PROGRAM}: pip install nanio"
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    holding = ExitStack()  # until this process ends: the port is the server's alone
+    port = holding.enter_context(reserved_port())
     folder = tempfile.TemporaryDirectory(prefix="reelweave-nanio-")
     process = subprocess.Popen(
         [str(PROGRAM), "serve", "--data-dir", folder.name, "--host", "127.0.0.1", "--port", str(port)],
@@ -48,6 +48,7 @@ def _started() -> tuple[str, Path]:
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
+    atexit.register(holding.close)
     atexit.register(folder.cleanup)
     atexit.register(process.wait)
     atexit.register(process.terminate)

@@ -13,6 +13,7 @@ from reelweave.curate import CurateConfig
 from reelweave.pipelines.cli import parse_words
 from reelweave.pipelines.configuration.config import resolve
 from tests.infra.slurm import install, sbatch, slurm
+from tests.ports import reserved_port
 
 SCRIPT = Path(__file__).parents[2] / "infra" / "slurm" / "curate.sbatch"
 # Each program tells its words; the nodes of the test share a machine, and so a log for each.
@@ -25,17 +26,10 @@ ARGUMENTS = ("s3://BUCKET/raw videos", "--out", "s3://BUCKET/clips")
 
 
 @pytest.fixture
-def environment(tmp_path: Path) -> dict[str, str]:
-    return slurm(tmp_path) | {"FIRST_HOST": "127.0.0.1", "SLURM_JOB_ID": str(free_job())}
-
-
-def free_job() -> int:
-    """Return a job whose port is free: tests run beside others."""
-    while True:
-        job = random.randrange(12_000)
-        with socket.socket() as asked:
-            if asked.connect_ex(("127.0.0.1", port_of(job))):
-                return job
+def environment(tmp_path: Path) -> Iterator[dict[str, str]]:
+    """Variables of a job whose port is its own: tests run beside others."""
+    with reserved_port(random.sample(range(20_000, 32_000), 100)) as port:
+        yield slurm(tmp_path) | {"FIRST_HOST": "127.0.0.1", "SLURM_JOB_ID": str(port - 20_000)}
 
 
 def port_of(job: object) -> int:

@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import threading
@@ -28,6 +27,7 @@ from reelweave.train.loop.logs.log import RunLog
 from reelweave.train.loop.logs.rank_records import RankRecord
 from reelweave.train.measure.rank_waits import RankWaits
 from tests.pipelines.report.runs import configured, recorded
+from tests.ports import reserved_port
 from tests.thorough import thorough
 
 ROOT = Path(__file__).parents[2]
@@ -153,13 +153,15 @@ def test_prometheus_scrapes_a_live_run_and_every_panel_has_data(tmp_path):
         config["rule_files"] = [str(FOLDER / "alerts.yaml")]
         config["scrape_configs"][0]["static_configs"][0]["targets"] = [address]
         (tmp_path / "prometheus.yaml").write_text(yaml.safe_dump(config))
-        port = free_port()
         server = [
             "prometheus",
             f"--config.file={tmp_path}/prometheus.yaml",
             f"--storage.tsdb.path={tmp_path}/data",
         ]
-        with process(*server, f"--web.listen-address=127.0.0.1:{port}") as prometheus:
+        with (
+            reserved_port() as port,
+            process(*server, f"--web.listen-address=127.0.0.1:{port}") as prometheus,
+        ):
             drain(prometheus)
             query = f"http://127.0.0.1:{port}/api/v1/query"
 
@@ -182,12 +184,6 @@ def test_prometheus_scrapes_a_live_run_and_every_panel_has_data(tmp_path):
             assert len(health) == 11
             assert {one for one, _ in health.values()} <= {"ok", "unknown"}, health
     assert serving.returncode == 0
-
-
-def free_port() -> int:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        return listening.getsockname()[1]
 
 
 def drain(started: subprocess.Popen[str]) -> None:

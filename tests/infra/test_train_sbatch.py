@@ -3,7 +3,6 @@
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -14,6 +13,7 @@ import pytest
 
 from tests.infra.slurm import install, slurm
 from tests.infra.slurm import sbatch as run_script
+from tests.ports import reserved_port
 from tests.thorough import thorough
 
 SCRIPT = Path(__file__).parents[2] / "infra" / "slurm" / "train.sbatch"
@@ -142,21 +142,13 @@ def test_torchrun_itself_makes_one_world_of_all_nodes(environment: dict[str, str
     install(tmp_path, "reelweave", TRAINER_THAT_TELLS)
     environment["PATH"] = f"{tmp_path}:{Path(sys.executable).parent}:{os.environ['PATH']}"
     environment["FIRST_HOST"] = "localhost"
-    environment["SLURM_JOB_ID"] = str(free_port() - 20000)
-    done = sbatch(environment, "--config", "run.yaml")
+    with reserved_port(random.sample(range(20_000, 32_000), 100)) as port:
+        environment["SLURM_JOB_ID"] = str(port - 20_000)
+        done = sbatch(environment, "--config", "run.yaml")
     assert done.returncode == 0, done.stderr
     told = sorted(path.name for path in tmp_path.glob("log.rank*"))
     assert told == [f"log.rank{rank}.of4" for rank in range(4)]
     assert {path.read_text() for path in tmp_path.glob("log.rank*")} == {"train --config run.yaml\n"}
-
-
-def free_port() -> int:
-    """A free port among those the script may choose."""
-    while True:
-        port = random.randrange(20000, 32000)
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) != 0:
-                return port
 
 
 def test_a_failing_rank_fails_the_job(environment: dict[str, str], tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ import gc
 import importlib
 import json
 import os
-import random
 import selectors
 import signal
 import socket
@@ -29,6 +28,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Self, TextIO
 
+from tests.ports import reserved_port
+
 PRELOADED = (
     "reelweave.train.loop.trainer",
     "reelweave.loader.stream.video_stream",
@@ -39,7 +40,6 @@ PRELOADED = (
     "pandas",
 )
 DEADLINE_S = 600.0  # of what hangs: on a machine with other work a world may take minutes
-PORT_BELOW = 32_000  # ephemeral ports begin above
 
 
 @dataclass(frozen=True)
@@ -200,11 +200,10 @@ def _answer(connection: socket.socket, request: dict[str, Any]) -> int:
     for name in getattr(found, "IMPORTED_FIRST", ()):
         importlib.import_module(name)
     gc.freeze()  # what is imported stays: no rank needs to visit it
-    port = _free_port()  # chosen here: processes that are forked would draw the same
     if world := os.fork():
         return world
     try:
-        connection.sendall(f"{json.dumps(_run(found, port, request))}\n".encode())
+        connection.sendall(f"{json.dumps(_run(found, request))}\n".encode())
     finally:
         os._exit(0)
 
@@ -237,10 +236,10 @@ def own_event_loops() -> None:
     c10d.ProcessGroupGloo = c10d.ProcessGroupGloo.__base__
 
 
-def _run(found: ModuleType, port: int, request: dict[str, Any]) -> dict[str, Any]:
+def _run(found: ModuleType, request: dict[str, Any]) -> dict[str, Any]:
     called, size = getattr(found, request["function"]), request["size"]
-    common = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, reserved_port() as port:
+        common = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
         said = [Path(folder) / str(rank) for rank in range(size)]
         pids = [_fork(called, request["arguments"], common | {"RANK": str(r)}, said[r]) for r in range(size)]
         codes = _wait(pids, request["grace_s"], request["deadline_s"])
@@ -293,17 +292,6 @@ def _wait(pids: list[int], grace_s: float, deadline_s: float) -> list[int]:
                 os.kill(pid, signal.SIGKILL)
         time.sleep(0.005)
     return [codes[pid] for pid in pids]
-
-
-def _free_port() -> int:
-    while True:
-        port = random.randrange(20_000, PORT_BELOW)
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 import errno
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -30,6 +29,7 @@ from reelweave.curate.run.runners.ray_cluster import cluster_size
 from reelweave.curate.run.runners.ray_token import keep_token
 from reelweave.curate.run.runners.reservations import Resources
 from reelweave.loader.errors import RunError, UsageError
+from tests.ports import reserved_port
 from tests.ray_host import RESULTS, Started
 from tests.thorough import beyond, nightly, thorough
 
@@ -352,14 +352,13 @@ def test_a_cluster_that_is_not_there_is_missed_at_once(monkeypatch: pytest.Monke
     import ray
 
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    for address in (f"127.0.0.1:{port}", f"ray://127.0.0.1:{port}"):
-        monkeypatch.setenv("RAY_ADDRESS", address)
-        with pytest.raises(
-            RunError, match=rf"RAY_ADDRESS={address} cannot be joined: ConnectionRefusedError"
-        ):
-            list(run_on_ray(ROWS, [Stage("same", same)]))
+    with reserved_port() as port:  # where nobody listens
+        for address in (f"127.0.0.1:{port}", f"ray://127.0.0.1:{port}"):
+            monkeypatch.setenv("RAY_ADDRESS", address)
+            with pytest.raises(
+                RunError, match=rf"RAY_ADDRESS={address} cannot be joined: ConnectionRefusedError"
+            ):
+                list(run_on_ray(ROWS, [Stage("same", same)]))
 
 
 @thorough

@@ -2,7 +2,6 @@
 
 import os
 import pickle
-import socket
 import time
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 from reelweave.loader.errors import RunError, UsageError
 from reelweave.loader.storage import StorageConfig, WebError, open_object, open_storage, public_url
 from tests.httpserver import web_server
+from tests.ports import reserved_port
 
 MIB = 1 << 20
 BODY = os.urandom(3 * MIB + 12345)
@@ -298,9 +298,10 @@ def test_the_proxy_of_the_environment_is_used(server, monkeypatch):
 
 
 def test_a_server_that_is_not_there_is_told():
-    with socket.create_server(("127.0.0.1", 0)) as unused:
-        port = unused.getsockname()[1]
-    with pytest.raises(WebError, match=rf"127\.0\.0\.1:{port}/a\.mp4: gave up.*NewConnectionError"):
+    with (
+        reserved_port() as port,
+        pytest.raises(WebError, match=rf"127\.0\.0\.1:{port}/a\.mp4: gave up.*NewConnectionError"),
+    ):
         read(f"http://127.0.0.1:{port}/a.mp4")
 
 

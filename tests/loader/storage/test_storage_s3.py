@@ -10,6 +10,7 @@ from boto3.s3.transfer import TransferConfig
 
 from reelweave.loader.errors import RunError
 from reelweave.loader.storage import StorageConfig, open_storage
+from tests.ports import reserved_port
 from tests.s3server import FaultyProxy, make_bucket, put_directly, s3_client, s3_server
 
 MIB = 1 << 20
@@ -399,11 +400,10 @@ def test_missing_credentials_are_a_clear_stop(proxy, monkeypatch, tmp_path):
 
 
 def test_a_server_that_is_not_there_is_named(config):
-    with socket.create_server(("127.0.0.1", 0)) as unused:
-        port = unused.getsockname()[1]
-    gone = StorageConfig(endpoint_url=f"http://127.0.0.1:{port}", max_attempts=2, backoff_base_s=0.001)
-    with pytest.raises(RunError, match=rf"s3://bucket/a.*http://127\.0\.0\.1:{port}"):
-        open_storage("s3://bucket", gone).read("a")
+    with reserved_port() as port:
+        gone = StorageConfig(endpoint_url=f"http://127.0.0.1:{port}", max_attempts=2, backoff_base_s=0.001)
+        with pytest.raises(RunError, match=rf"s3://bucket/a.*http://127\.0\.0\.1:{port}"):
+            open_storage("s3://bucket", gone).read("a")
 
 
 def test_a_silent_server_is_not_waited_for_for_ever():
@@ -417,11 +417,13 @@ def test_a_silent_server_is_not_waited_for_for_ever():
 
 
 def test_neither_errors_nor_logs_repeat_what_the_environment_holds(monkeypatch, caplog, tmp_path):
-    with socket.create_server(("127.0.0.1", 0)) as unused:
-        port = unused.getsockname()[1]
-    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", f"http://user:hidden-word@127.0.0.1:{port}")
     config = StorageConfig(max_attempts=2, backoff_base_s=0.001, region="eu-west-1")
-    with caplog.at_level(logging.INFO, logger="reelweave.loader"), pytest.raises(RunError) as caught:
+    with (
+        reserved_port() as port,
+        caplog.at_level(logging.INFO, logger="reelweave.loader"),
+        pytest.raises(RunError) as caught,
+    ):
+        monkeypatch.setenv("AWS_ENDPOINT_URL_S3", f"http://user:hidden-word@127.0.0.1:{port}")
         open_storage("s3://bucket", config).read("a")
     assert "hidden-word" not in str(caught.value)
     assert caught.value.__suppress_context__

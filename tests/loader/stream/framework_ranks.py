@@ -5,7 +5,7 @@ import os
 import re
 import sys
 import textwrap
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,6 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from reelweave.loader.batch import Microbatch
 from tests.loader.stream_clips import BUCKETS
+from tests.ports import reserved_port
 
 IMPORTED_FIRST = ("accelerate", "lightning")
 ROOT = Path(__file__).parents[3]
@@ -90,15 +91,18 @@ def run(folder: str, out: str, names: list[str], total_steps: int) -> None:
     os.environ.update(TORCHELASTIC_RUN_ID="recipes", GROUP_RANK="0")
     own = sys.modules["my_model"] = ModuleType("my_model")
     own.Model, own.losses_of, own.BUCKETS = Tiny, losses_of, BUCKETS
-    port = int(os.environ["MASTER_PORT"])
-    for number, name in enumerate(names):
-        os.environ["MASTER_PORT"] = str(port + number)
+    rank, held = int(os.environ["RANK"]), ExitStack()
+    for name in names:
         print(name, file=sys.stderr, flush=True)
         model = megatron(total_steps) if name == "megatron" else example(name)
         weights = [
             weight.full_tensor() if isinstance(weight, DTensor) else weight for weight in model.parameters()
         ]
-        if os.environ["RANK"] == "0":
+        if rank == 0:
             torch.save([weight.detach() for weight in weights], Path(out) / f"{name}.pt")
+        # The next rendezvous is on another port: an early rank would join the one that ends.
+        following = [held.enter_context(reserved_port()) if rank == 0 else None]
+        dist.broadcast_object_list(following)
         dist.barrier()
         dist.destroy_process_group()
+        os.environ["MASTER_PORT"] = str(following[0])

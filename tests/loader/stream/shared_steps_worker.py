@@ -44,7 +44,11 @@ def run(folder: str) -> None:
     """Runs to a state, and goes on from it with new objects; then the same steps alone, for comparison."""
     out, rank, ranks = Path(folder), int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     dist.init_process_group("gloo")
-    store = dist.TCPStore("127.0.0.1", int(os.environ["MASTER_PORT"]) - 1, is_master=rank == 0)
+    # The first rank's store chooses a port, and the others are told it.
+    served = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False) if rank == 0 else None
+    port = [None if served is None else served.port]
+    dist.broadcast_object_list(port)
+    store = served or dist.TCPStore("127.0.0.1", port[0], is_master=False)
     dataset = open_dataset(out / "data")
     ran, gradients, batches, state = [], [], 0, None
     for part in ("first", "second"):
