@@ -86,15 +86,15 @@ def cut(
     if not spans:
         return
     file.seek(0)
-    with (
-        open_video(file, motion_vectors=observe is not None) as (container, stream),
-    ):
+    with open_video(file, motion_vectors=observe is not None) as (container, stream):
+        # Which packets each span copies, before the source is read once more.
         plans: dict[Span, Plan] = {}
         if smart is not None:
             plans = {span: smart.plan(span, timeline, size) for span in spans if span not in encoded}
         source = _Pass(
             file, container, stream, timeline, size, config, observe, sound_clock, entry, smart, plans
         )
+        # Spans that are encoded already need no frames: behind the last other one, decoding stops.
         left_bytes = max_bytes
         remaining = sum(span not in encoded for span in spans)
         for span in spans:
@@ -105,6 +105,7 @@ def cut(
                 if left_bytes < 0:
                     raise CutError(encode.TOO_LARGE)
                 try:
+                    # A seam that does not verify costs one clip a decode of its own, not the pass.
                     clip = source.clip(span, encoded.get(span), left_bytes)
                 except SeamError as error:
                     clip = _encode_whole(file, timeline, span, size, config, left_bytes, sound_clock, entry)
@@ -113,6 +114,7 @@ def cut(
                 if left_bytes < 0:
                     raise CutError(encode.TOO_LARGE)
             except CutError as error:
+                # What comes behind a clip that filled the budget fails, too.
                 if str(error) == encode.TOO_LARGE:
                     left_bytes = -1
                 yield FailedClip(span, str(error))
@@ -253,6 +255,7 @@ class _Pass:
         config, feed = self._config, self._feed
         if config.mode in ("encode", "smart"):
             return None
+        # Why the packets do not fit as they are, if so.
         fault: str | None = "its container stores no times of showing"
         units: list[PacketInfo] = []
         if self._timeline.shifts_s is not None:
@@ -270,6 +273,7 @@ class _Pass:
             if config.mode == "copy":
                 raise CutError(f"cannot be copied: {fault}")
             return None
+        # Exactly the span's packets, and behind them its frames for those who watch.
         frame_of_packet = {unit.place: unit.number for unit in units[: span.last - span.first]}
         run = [(packet, frame_of_packet[index]) for index, packet in feed.video if index in frame_of_packet]
         data = copy(self._stream, run, span.first, self._timeline.clip_rate(span.first, span.last))
@@ -280,23 +284,17 @@ class _Pass:
 
     def _encode_span(self, span: Span, max_bytes: float) -> tuple[int, bytes]:
         config, slots = self._config, self._slots(span)
+        # How often each picture is shown, which fills the clip's constant rate.
         rate = self._timeline.clip_rate(span.first, span.last)
         times = np.bincount(slots - span.first, minlength=span.last - span.first).tolist()
+        # Packets are copied where a plan says so; elsewhere all is encoded.
+        made = self._size, rate, config, max_bytes
         encoder: encode.ClipEncoder | SmartClip
         if self._smart is not None and self._plans[span].segments:
-            encoder = SmartClip(
-                self._stream,
-                self._smart,
-                self._feed.take_packet,
-                span.first,
-                self._size,
-                rate,
-                config,
-                max_bytes,
-            )
+            encoder = SmartClip(self._stream, self._smart, self._feed.take_packet, span.first, *made)
         else:
-            codec = encode.codec_name(config.encoder, self._size.bits)
-            encoder = encode.ClipEncoder(codec, self._size, rate, config, max_bytes)
+            encoder = encode.ClipEncoder(encode.codec_name(config.encoder, self._size.bits), *made)
+        # An encoder that is left halfway holds threads and memory.
         try:
             for frame_index, frame in self._frames_of(span):
                 picture = self._finish_frame(frame)

@@ -86,6 +86,7 @@ def _on_keys(tars: Sequence[TarIndex], manifest: Manifest) -> Iterator[str]:
 
 
 def _on_captions(tars: Sequence[TarIndex]) -> Iterator[str]:
+    # Texts in which no caption is found.
     silent = [(len(keys), keys[0], tar.path) for tar in tars if (keys := _without_caption(tar, True))]
     if silent:
         _, key, path = silent[0]
@@ -94,6 +95,7 @@ def _on_captions(tars: Sequence[TarIndex]) -> Iterator[str]:
             f" caption in it, the first: {key} of {path}; read are the text of .txt, and caption, text or prompt of"
             " .json"
         )
+    # Samples without any text, some of which are halves of samples that a tar holds apart.
     bare = [(tar, keys) for tar in tars if (keys := _without_caption(tar, False))]
     if bare:
         tar, keys = bare[0]
@@ -102,6 +104,7 @@ def _on_captions(tars: Sequence[TarIndex]) -> Iterator[str]:
             f"{pluralize(sum(len(keys) for _, keys in bare), 'sample has', 'samples have')} no .txt or .json: training"
             f" goes without a caption, the first: {keys[0]} of {tar.path}"
         ) + (f"; {apart} of them come again in their tar, without a video: {_SORTED}" if apart else "")
+    # Captions that are not as they were written.
     if cut := sum(_count_marked(tar, *CUT_CAPTION) for tar in tars):
         what = pluralize(cut, "caption has", "captions have")
         yield (

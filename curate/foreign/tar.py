@@ -91,6 +91,7 @@ def read_tar(task: TarTask) -> Iterator[None]:
     before = tars.stat(path)
     if before is None:
         raise RunError(f"{tars.uri(path)} is gone; run the same command again")
+    # Rows become tables in batches, which take far less memory than objects.
     parts, rows = [TAR_TABLE.empty_table()], []
     quiet_until = 0.0
     with tars.open(path) as file, task.at.open("wb") as at:
@@ -105,9 +106,11 @@ def read_tar(task: TarTask) -> Iterator[None]:
                 quiet_until = time.monotonic() + _HEARTBEAT_S
                 yield
         at.truncate(0)
+    # A tar that was written to meanwhile would be described by halves.
     after = tars.stat(path)
     if after is None or after.version != before.version or scan.size != before.size:
         raise MachineError(f"{tars.uri(path)} changed while it was read; run the same command again")
+    # The table appears whole or not at all.
     table = pa.concat_tables([*parts, to_table(rows, TAR_TABLE)]).combine_chunks()
     found = TarIndex.of(
         path, scan.size, before.version, scan.sha256, tuple(scan.damage), PROBE_VERSION, table

@@ -79,6 +79,7 @@ def asked_for(inputs: Sequence[str], storage: Storage, config: CurateConfig, upd
     ledger = Ledger(storage)
     dataset = Dataset(storage) if storage.stat(MANIFEST) is not None else None
     _check_ours(storage, ledger, dataset)
+    # Sources of the inputs; with an update also those of earlier runs.
     listing_notes: list[str] = []
     sources: Sequence[SourceRef] = list_sources(inputs, config.storage, listing_notes.append)
     notes: tuple[str, ...] = ()
@@ -90,6 +91,7 @@ def asked_for(inputs: Sequence[str], storage: Storage, config: CurateConfig, upd
     inputs = [redact_input(text) for text in inputs]
     if dataset is not None and update:
         inputs, sources, notes = join_runs(ledger, inputs, sources)
+    # What decides the dataset goes into its manifest: a later call compares it.
     settings: dict[str, Any] = {
         "curate": config.content(),
         "inputs": list(inputs),
@@ -102,6 +104,7 @@ def asked_for(inputs: Sequence[str], storage: Storage, config: CurateConfig, upd
         settings["models"] = models
     if config.stages:
         settings["stages"] = {name: stage_facts(stage) for name, stage in config.stages.items()}
+    # What earlier revisions of the code called the same settings.
     earlier = {CUT: tuple(earlier_digests(config.source_stage()))}
     earlier |= {stage.name: stage.fingerprints(models)[1] for stage in stages}
     return Asked(

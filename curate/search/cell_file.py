@@ -66,6 +66,7 @@ class CellFile:
             header = json.loads(storage.read(folder + HEADER, 0, _MAX_HEADER_BYTES))
             if header["version"] != _VERSION:
                 return None
+            # The header says how large the other files are, and what is in them.
             width, coarse, fine, count = (
                 int(header[name]) for name in ("width", "coarse", "fine", "vectors")
             )
@@ -86,6 +87,7 @@ class CellFile:
             raise RunError(
                 f"{storage.uri(folder)} is damaged; make it again with `reelweave search DATASET --index`"
             ) from error
+        # Centres of both levels, then the bounds of the cells of each.
         centres = np.frombuffer(data, np.float32, width * (coarse + fine)).reshape(-1, width)
         offsets = np.frombuffer(data, np.int64, offset=centres.nbytes)
         cells = CellCentres(centres[:coarse], centres[coarse:], offsets[: coarse + 1].astype(np.intp))

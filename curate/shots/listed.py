@@ -201,19 +201,23 @@ def _outside(segment: Segment, timeline: FrameTimes, first: int, last: int) -> s
 def _checked_whole(span: Span, timeline: FrameTimes, config: SpanConfig) -> Span:
     """Return a span, with the fault for which it cannot be one clip."""
     times_s, first, last = timeline.times_s, span.first, span.last
+    # Damage within the segment.
     for hurt in timeline.damage:
         if hurt.first < last and first < hurt.last:
             return replace(span, fault=hurt.reason, fault_state="failed", stage="decode")
+    # Where the clock jumps or the picture changes its shape, one clip would hide it.
     if any(first < broken < last for broken in timeline.breaks):
         return _faulty(span, "the clock of the film jumps within the segment")
     if reason := _shape_change(timeline, first, last):
         return _faulty(span, reason)
+    # A frame that is held too long: pictures are missing.
     longest_s = usual_longest_s(timeline, config)
     if held := gaps(times_s, first, last, longest_s):
         gap = gap_span(times_s, *held[0], longest_s)
         return replace(
             gap, first=first, last=last, start_s=span.start_s, end_s=span.end_s, segment=span.segment
         )
+    # A segment that people chose is not cut at the longest clip, but refused.
     duration_s = span.end_s - span.start_s
     if duration_s > config.max_clip_s + OVER_S:
         return replace(

@@ -207,11 +207,13 @@ class SplitCut:
         function: Callable[[BinaryIO, SourceRef, Part], Found],
     ) -> str | None:
         """Do a step and record its end; return why the source has to stay whole, or None."""
+        # What the part is called: in progress notes, and in errors.
         store, part_index = self._store(source, part.count), part.number
         began, began_s = time.monotonic(), time.process_time()
         label = f"{step} of part {part_index + 1} of {part.count}" if step != JOIN else "parts joined"
         identity = f"{source_id(source)}-{step}-{part_index}"
         try:
+            # The step itself, on a file that must not change meanwhile.
             with self._open_source(source) as (file, state):
                 size = source.size // part.count if step != JOIN else source.size
                 noting = note_progress(
@@ -225,6 +227,7 @@ class SplitCut:
             fault = fault_of(error)[1]
             store.end(step, part_index, StepNote(fault=fault))
             return fault
+        # A whole step is noted with its cost, so that a later run goes on behind it.
         spent = StepNote(
             cpu_s=time.process_time() - began_s,
             seconds=time.monotonic() - began,

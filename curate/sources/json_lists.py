@@ -81,12 +81,14 @@ def _object(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 def _table(value: Any, name: str) -> Sequence[tuple[str, Any]]:
     """Return the rows of a document, each with its key; "" in an array."""
+    # An array of rows, or one film alone.
     if isinstance(value, list):
         return [("", row) for row in value]
     if not isinstance(value, dict):
         raise UsageError(f'list {name} is no array like [{{"path": "..."}}], and no object of films by name')
     if names_film(value):
         return [("", value)]
+    # An object whose key is a usual name of a table, or else one of films by name.
     tables = {key: inner for key, inner in value.items() if key in _TABLES and isinstance(inner, list | dict)}
     if not tables:
         if value and not any(
@@ -97,6 +99,7 @@ def _table(value: Any, name: str) -> Sequence[tuple[str, Any]]:
                 " columns of films"
             )
         return list(value.items())
+    # Beside it, any other array of films: of two tables none is guessed.
     tables |= {
         key: inner for key, inner in value.items() if isinstance(inner, list) and any(map(_is_film, inner))
     }

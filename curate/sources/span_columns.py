@@ -118,6 +118,7 @@ def spans_of(row: Mapping[str, Any]) -> tuple[list[ListedSpan], Mapping[str, Any
     """
     if not any(map(may_matter, row)):
         return [], row
+    # Columns of starts and ends, of pairs, or of objects: the first form that fits.
     names = {column: plain_name(column) for column, value in row.items() if not is_empty(value)}
     matched = _from_sides(row, names) or _from_pairs(row, names) or _from_nested(row, names)
     if matched is None:
@@ -127,6 +128,7 @@ def spans_of(row: Mapping[str, Any]) -> tuple[list[ListedSpan], Mapping[str, Any
         raise SpanError(f"lists no segment in the column {', '.join(sorted(matched.used))}")
     if len(matched.bounds) > MAX_SEGMENTS:
         raise SpanError(f"names {len(matched.bounds)} segments; at most {MAX_SEGMENTS} are read of one film")
+    # Other columns hold for the whole film, or have a value for each span.
     count = len(matched.bounds)
     rest = {column: value for column, value in row.items() if column not in matched.used}
     captions: Sequence[str | None] = [None] * count
@@ -134,6 +136,7 @@ def spans_of(row: Mapping[str, Any]) -> tuple[list[ListedSpan], Mapping[str, Any
     if captioned is not None:
         captions = _captions(captioned, rest.pop(captioned), matched.many, count)
     segment_columns = _own_columns(rest, count) if matched.many else {}
+    # A nested object's own columns go before those.
     spans = []
     for index, (start, end) in enumerate(matched.bounds):
         columns = {column: values[index] for column, values in segment_columns.items()}

@@ -195,8 +195,10 @@ class EndpointModel:
 
     def _request(self, method: str, path: str, body: Mapping[str, Any] | None, once: bool = False) -> bytes:
         """Return the answer to a request, which is repeated while that may help."""
+        # A check is answered soon or not at all; questions to a model may take long.
         url = str(self._config.endpoint_url).rstrip("/") + path
         limits = _limits(_CHECK_S, 1) if once else _limits(self._config.endpoint_timeout_s, _ATTEMPTS)
+        # A key comes from the environment alone, and goes to no address that a redirect names.
         sent = {"User-Agent": "reelweave", "Accept-Encoding": "identity", "Content-Type": "application/json"}
         if key := os.environ.get(KEY_VARIABLE):
             sent["Authorization"] = f"Bearer {key}"
@@ -209,6 +211,7 @@ class EndpointModel:
                 method, url, body=data, headers=sent, redirect=False, retries=False, preload_content=False
             )
             try:
+                # One byte more than is allowed tells a longer answer.
                 content = response.read(_MOST_BYTES + 1)
             finally:
                 response.release_conn()

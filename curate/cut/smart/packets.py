@@ -91,12 +91,14 @@ class SmartPackets:
             self._flags.append(0)
             self._generations.append(0)
             return
+        # What its units are, as its coding tells them.
         data = bytes(packet)
         try:
             units = units_of(data, self.prefix)
         except ParameterError as error:
             units, self._fault = [], str(error)
         facts = self.coding.look(units)
+        # Parameter sets that come with a packet hold from it on: a generation of their own.
         if has_new_header(packet) and not self._has_changed:
             self._has_changed = True
             self._known[len(self._sets)] = SetsOf((), fault=CHANGED)
@@ -106,9 +108,11 @@ class SmartPackets:
                 self._fault = "its parameter sets change too often"
             else:
                 self._sets.append(tuple(self._current.values()))
+        # Streams whose packets cannot be copied as they are.
         if position < self._looked_at and (fault := self.coding.origin_fault(data)):
             self._fault = fault
         self._fault = facts.fault or self._fault
+        # Notes on every packet; its bytes only where clips may copy them.
         self._flags.append(_flags_of(packet, facts))
         self._generations.append(len(self._sets) - 1)
         if self.keeps:

@@ -181,6 +181,7 @@ def forecast(
         config: Prices.
         copies: True where clips have the packets of their sources, and so go with their bytes.
     """
+    # Sources that give anything; clips of copied packets go with their bytes, if all are known.
     working = {uri: source_extent for uri, source_extent in extent.items() if source_extent.effort > 0}
     sizes = {source.uri: float(source.size) for source in sources if source.uri in working}
     goes_by_bytes = copies and min(sizes.values(), default=0.0) > 0
@@ -191,6 +192,7 @@ def forecast(
         estimate = _ratio_estimate(values, held, sum(extent_of.values()), len(extent_of))
         return Estimate(estimate.value / unit, estimate.low / unit, estimate.high / unit)
 
+    # Each quantity grows with what it depends on most: bytes, pixels, effort or seconds.
     clip_gb = scale_estimate(
         [cost.clip_bytes for cost in measured], "bytes" if goes_by_bytes else "pixel_s", 1e9
     )

@@ -127,10 +127,12 @@ def _older(state: CurationState, redo: bool) -> Iterator[Work]:
     older = state.results.closed.older & state.inputs.select_sources(state.inputs.sources.keys())
     if not older.any():
         return
+    # Which revisions cut them, how much they gave, and what that cost.
     digests = {state.results.closed.fingerprint(index) for index in np.flatnonzero(older).tolist()}
     revisions = sorted(state.results.earlier_cuts[digest] for digest in digests)
     clips, clip_s = _clips(state.results.closed, older)
     core_s = state.results.closed.total_cpu_s(older)
+    # The same in words, with what this run does about it.
     which = (
         f"{int(older.sum())} of {len(state.inputs.sources)} sources ({pluralize(clips, 'clip')}, {_time(clip_s)}) were"
         f" cut by an earlier version (revision {', '.join(map(str, revisions))} of the cut, and this version has"

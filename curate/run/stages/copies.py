@@ -66,7 +66,9 @@ class Copies:
                 np.int64,
             )
 
+        # Only rows that have a twin are ranked, since a rank may read a sidecar.
         twins = copies_among(clips.keys, rank)
+        # Captions and attributes that only a dropped copy has are lost: say so.
         self._note(
             {
                 (int(clips.sources[row]), int(clips.sources[twins[row]]))
@@ -91,6 +93,7 @@ class Copies:
         """
         if self._unused or not duplicates:
             return
+        # Rows of both clips of each pair.
         kept_keys = [duplicate.of for duplicate in duplicates.values()]
         pairs = pa.table(
             {
@@ -98,12 +101,14 @@ class Copies:
                 for name, keys in (("copy", list(duplicates)), ("kept", kept_keys))
             }
         ).drop_null()
+        # Pairs of which only the dropped clip has a caption by people.
         written = [self._places(clips, tables, column(pairs, name).to_numpy()) for name in ("copy", "kept")]
         losses = [
             (copy[0], kept[0])
             for copy, kept in zip(*written, strict=True)
             if self._text(*copy) and self._text(*kept) == ""
         ]
+        # The first pair stands for all.
         if losses:
             copy, kept = (self._listed[index].uri for index in min(losses))
             are = pluralize(

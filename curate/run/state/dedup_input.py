@@ -45,6 +45,7 @@ def dedup_clips(
 
         return ManyPairs(PAIRS_AT_ONCE, compare)
 
+    # Fingerprints are read where a comparison asks for them: they would not fit in memory.
     return DedupClips(
         keys=clips.keys,
         sha256=clips.digests,

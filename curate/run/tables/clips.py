@@ -91,6 +91,7 @@ def score_columns(scores: Sequence[Mapping[str, float]]) -> dict[str, pa.Array]:
 
 def wide_scores(scores: pa.Array) -> dict[str, pa.Array]:
     """Return a column for each name in maps of scores, as `score_columns`."""
+    # Names as codes, and values, of the maps that this slice holds.
     count = len(scores)
     offsets = scores.offsets.to_numpy()[: count + 1]
     inside = slice(int(offsets[0]), int(offsets[-1]))
@@ -98,6 +99,7 @@ def wide_scores(scores: pa.Array) -> dict[str, pa.Array]:
     if not pa.types.is_dictionary(names.type):
         names = names.dictionary_encode()
     codes, values = names.indices.to_numpy(), scores.items[inside.start : inside.stop].to_numpy()
+    # A matrix of scores by clip, and which of them there are.
     present = np.zeros((len(names.dictionary), count), bool)
     matrix = np.zeros(present.shape)
     lengths = np.diff(offsets)
@@ -105,11 +107,13 @@ def wide_scores(scores: pa.Array) -> dict[str, pa.Array]:
     width = len(names.dictionary)
     if not width:
         return {}
+    # Nearly always every map has all names in the same order: a reshape is enough.
     if (lengths[some] == width).all() and (codes.reshape(-1, width) == np.arange(width)).all():
         present[:, some], matrix[:, some] = True, values.reshape(-1, width).T
     else:
         row = np.repeat(np.arange(count), lengths)
         present[codes, row], matrix[codes, row] = True, values
+    # A column for each name that any clip has.
     columns = {
         f"{SCORE}{name}": pa.array(scores, mask=None if has.all() else ~has)
         for name, scores, has in zip(names.dictionary.to_pylist(), matrix, present, strict=True)

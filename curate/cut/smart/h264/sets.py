@@ -67,6 +67,7 @@ def sequence_set(unit: bytes) -> SequenceSet:
     set_id = bits.unsigned()
     if set_id >= MOST_IDS:
         raise ParameterError("a parameter set has no valid id")
+    # Only the high profiles say how samples are stored.
     chroma, luma_bits, chroma_bits, lossless = 1, 8, 8, False
     if profile in _HIGH:
         chroma = bits.unsigned()
@@ -82,10 +83,12 @@ def sequence_set(unit: bytes) -> SequenceSet:
     bits.take()
     bits.unsigned()
     bits.unsigned()
+    # Behind frame numbers, order, reference frames and size in macroblocks.
     frames_only = bool(bits.take())
     if not frames_only:
         bits.take()
     bits.take()
+    # Cropping from the left moves the grid of macroblocks.
     crop_left = bits.unsigned() if bits.take() else 0
     return SequenceSet(
         set_id, profile, constraints, level, chroma, luma_bits, chroma_bits, frames_only, lossless, crop_left
