@@ -157,6 +157,7 @@ class BlendEpochDraws:
         """
         shares, weighted = entry.mixture.shares(entry.lengths_N), weighted_leaves(entry.mixture.tree)
         leaves, entering = [], []
+        # Leaves of unchanged datasets only move to their new rows; the others draw what is left anew.
         for index, leaf in enumerate(self.leaves):
             moved = _Moved(entry, index, leaf.sequence.rows_n, int(leaf.begun_n.min()))
             if not entry.changed[index]:
@@ -168,6 +169,7 @@ class BlendEpochDraws:
             share = None if index in weighted else shares[index]
             leaves.append(leaf.enter(trained_n, moved, share, self.seed))
             entering.append(index)
+        # Draws that stay keep their order, and new ones come behind them.
         stays_D = ~np.array(entry.changed, np.bool_)[self.draws.leaf]
         fresh = draw(
             [leaves[index].sequence for index in entering],

@@ -180,6 +180,7 @@ class _Resolver:
         if len(self.leaves) == MAX_LEAVES:
             raise UsageError(f"{context.named}: a blend may have {MAX_LEAVES} datasets")
         try:
+            # A dataset that several leaves name is opened once, and a split counted once.
             storage = open_storage(uri, self._config, context.listed_in)
             dataset = self._dataset(storage)
             if (storage.root, split) not in self._split_sizes:
@@ -187,6 +188,7 @@ class _Resolver:
         except (UsageError, RunError) as error:
             raise type(error)(f"{context.named}: {error}") from error
         samples = self._split_sizes[storage.root, split]
+        # The leaf's range of the split's samples.
         span = context.span or SampleRange()
         try:
             start, stop = span.of(samples)

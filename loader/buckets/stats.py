@@ -127,6 +127,7 @@ def dataset_stats(
     assignment = assign(index, config)
     buckets = _bucket_stats(assignment, index.text_tokens, config)
 
+    # Values of samples are computed for parts of the index: those of all would take much memory.
     def lasting_s(part: slice) -> NDArray[np.float64]:
         if duration_s is not None:
             return np.asarray(duration_s[part].to_numpy(), np.float64)
@@ -138,6 +139,7 @@ def dataset_stats(
             text_N, index.frames[part], index.height[part], index.width[part], config.compression
         )
 
+    # Histograms cover all samples, buckets only those that have one.
     return DatasetStats(
         samples=len(index),
         assigned=len(index) - len(assignment.unassigned),
@@ -201,6 +203,7 @@ def bucket_stats(
     sample_cost_K = budgets.counted_cost.sample_s(length_K)
     batch_cost_K = seconds(budgets.counted_cost, batch_K, length_K)
     limit = budgets.cost_limit
+    # Shares are of all samples with a bucket; costs of microbatches beside the dearest.
     used = sorted(np.flatnonzero(samples_K).tolist(), key=lambda index: (length_K[index], index))
     tokens = int(samples_K @ length_K)
     cost = float(samples_K @ sample_cost_K)

@@ -262,6 +262,7 @@ def _first_fault(error: Exception) -> str:
 
 def _contradiction(manifest: Manifest) -> str | None:
     """Return the first contradiction or gap of a manifest; None if it is consistent."""
+    # Paths: each once, and none that leads out of the dataset.
     listed = [file.path for file in manifest.files]
     paths = [*listed, *(shard.path for shard in manifest.shards)]
     if len(distinct := set(paths)) < len(paths):
@@ -275,6 +276,7 @@ def _contradiction(manifest: Manifest) -> str | None:
                 return f"it lists {ascii(path)[:200]}, which holds half a character"
             except UsageError as error:
                 return str(error)[:300]
+    # Tables and files that a revision must have.
     required = [table_path(name, manifest.revision) for name in TABLES]
     if manifest.ancestors:
         required.append(history_path(manifest.revision))
@@ -282,6 +284,7 @@ def _contradiction(manifest: Manifest) -> str | None:
         required.append(manifest.latents.text.empty)
     if missing := next((path for path in required if path not in distinct), None):
         return f"it lists no {missing[:200]}"
+    # Names of shards, the order of revisions, and sums.
     ours = manifest.foreign is None
     if other := next(
         (shard.path for shard in manifest.shards if ours and not _SHARD.fullmatch(shard.path)), None

@@ -150,14 +150,17 @@ def _meet(
         )
         return np.asarray(given_Pn[:, :, None] - taken_Pn[:, None, :])
 
+    # What would be left of the gap between the two, for every exchange of two bundles.
     gap_P = loads[heavy] - loads[light]
     left_Pnn = np.abs(gap_P[:, None, None] - 2 * net_moves(costs))
+    # Exchanges that exceed a rank's capacity, or empty the heavy rank, do not count.
     if room is not None:
         held_P11 = np.bincount(rank_of, weights=room.sizes, minlength=len(loads))[:, None, None]
         more_Pnn = net_moves(room.sizes)
         fits_Pnn = (held_P11[light] + more_Pnn <= room.limit) & (held_P11[heavy] - more_Pnn <= room.limit)
         fits_Pnn &= held_P11[heavy] > more_Pnn
         left_Pnn = np.where(fits_Pnn, left_Pnn, np.inf)
+    # The best exchange of each pair is made, if it gains more than rounding.
     left_P = left_Pnn.reshape(len(heavy), -1)
     best_P = left_P.argmin(axis=1)
     better_P = left_P[np.arange(len(heavy)), best_P] < np.abs(gap_P) * (1 - 1e-9)

@@ -157,6 +157,7 @@ class ReadPipeline:
     ) -> LoadedSample:
         """Load one sample, its first usable replacement, or a black filler if there is none or it is excluded."""
         micro, bucket, bad = planned.micro, planned.buckets[index], list[BadSample]()
+        # The sample itself, then those that may stand in for it, until one is usable.
         row_pass, excluded = (micro.rows.item(index), micro.passes.item(index)), fetched is None
         for row, passed in () if excluded else chain([row_pass], self._stand_ins(planned, index)):
             if bad or fetched is None:
@@ -176,6 +177,7 @@ class ReadPipeline:
             return LoadedSample(
                 clip.key, clip.caption, passed, filled.size, frames, bad, filled.text, dataset=dataset
             )
+        # None was: black frames keep the shape of the batch, and count as lost.
         blank, frames = (
             contents.blank(slot, bucket),
             list(range(0 if self._config.decode else bucket.frames)),

@@ -213,6 +213,7 @@ class Share:
         self, part: DecodedSlice[T], loaded: Sequence[LoadedSample], pin_memory: bool
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return content and contexts of all samples; each owner broadcasts its run of samples, contexts behind."""
+        # Consecutive samples of one owner travel together.
         runs = [
             (owner, [part for _, part in run])
             for owner, run in groupby(zip(part.owners, loaded, strict=True), key=itemgetter(0))
@@ -220,9 +221,11 @@ class Share:
         sizes = [
             (owner, sum(sample.size for sample in run), sum(one.text for one in run)) for owner, run in runs
         ]
+        # All pieces are views of one buffer, so that nothing is copied when they have come.
         joint = self._empty(sum(size + text for _, size, text in sizes), pin_memory)
         pieces = torch.split(joint, [size + text for _, size, text in sizes])
         works = []
+        # All broadcasts are started, then waited for; an own piece is filled first.
         with broken_exchange_in_words():
             for (owner, size, _), piece in zip(sizes, pieces, strict=True):
                 if not len(piece):
@@ -234,6 +237,7 @@ class Share:
             for work in works:
                 if work is not None:
                     work.wait()
+        # With several owners contents and contexts lie by turns, and are brought apart if there are contexts.
         contents = [piece[:size] for (_, size, _), piece in zip(sizes, pieces, strict=True)]
         contexts = [piece[size:] for (_, size, _), piece in zip(sizes, pieces, strict=True)]
         if len(pieces) == 1:

@@ -84,6 +84,7 @@ def forecast_idle(plan: EpochPlan) -> IdleForecast:
         plan: plan of the regime "step" or "pack"; for packs the alternatives are not computed and equal ``idle``.
     """
     layout, ranks = plan.layout, plan.layout.ranks
+    # As many steps as a mean needs, and no more than take a moment.
     steps = min(
         max(_LOOKED_AT // layout.per_step, math.ceil(BALANCED_FROM / layout.microbatches)),
         len(plan),
@@ -97,6 +98,7 @@ def forecast_idle(plan: EpochPlan) -> IdleForecast:
         idle_S[step] = idle(costs, placement)
         floor_S[step] = max(0.0, 1 - costs.sum() / ranks / least_load(costs, ranks))
         dearest_S[step] = costs.max() * ranks / costs.sum()
+    # The same plan with more microbatches, or with a synchronization for each slot.
     now = float(idle_S.mean())
     balanced = replace(layout, microbatches=more)
     slots = replace(layout, regime="slot", lookahead=_LOOKAHEAD)

@@ -123,11 +123,13 @@ def simulate_packs(
         costs, placement = step.planned.costs, step.planned.placement
         keep(step.planned)
         spent_s.append(seconds_spent)
+        # Each step as planned, and with a synchronization for each slot.
         measured = step_metrics(step.planned.microbatches, costs, placement)
         metrics.append(replace(measured, idle_floor=step.idle_floor))
         slot_idle.append(idle(costs, replace(placement, regime="slot")))
         fill.append(step.fill)
         carried, alone = carried + step.carried, alone + step.alone
+        # The same step with costs that were estimated wrongly, by the same errors in every run.
         pack = placement.slot * placement.ranks + placement.rank
         normal = np.random.Generator(np.random.Philox(step.planned.number)).standard_normal(pack.max() + 1)
         for error, idle_shares in off.items():

@@ -29,12 +29,14 @@ def rank_microbatches(
     """
     position = stages.enter(position)
     while config.epochs is None or position.epoch < config.epochs:
+        # A plan holds for the rest of an epoch, or until a stage of the curriculum ends within it.
         plan, assignment = stages.plan(position), stages.assignment(position.part.setting)
         ends_at = stages.ends_at(position)
         packed = position.part.setting.regime == "pack"
         lengths_of = assignment.own_lengths if packed else assignment.padded_lengths
         for step in range(position.part.steps, len(plan)):
             step_plan = plan.step(step, rank) if own_step is None else own_step(plan, step)
+            # Every microbatch carries the position behind its step: whoever stops there goes on with it.
             after = position.after_step()
             for micro in step_plan.microbatches:
                 yield RankMicrobatch(

@@ -236,6 +236,7 @@ class BlendDraws:
     def _mixture_after(self, eras: tuple[Era, ...]) -> Mixture:
         *before, era = eras
         mixture_then = self.revision(era.revision).mixture
+        # The state says itself how far each leaf was.
         if era.begun:
             if len(era.begun) != len(mixture_then.rows):
                 raise UsageError(
@@ -246,12 +247,14 @@ class BlendDraws:
             )
         if not before:
             return mixture_then
+        # Else it follows from the eras before: from the parts of an epoch that was left halfway.
         last = before[-1]
         if era.parts:
             epoch = self._epoch(tuple(before), last.stage, era.epoch - 1 - last.epoch)
             done = done_segments(era.parts, era.revision, self._assignment, epoch)
             finish_parts(done, self._seed, era.epoch - 1, epoch.draws)
             return replace(mixture_then, begun=epoch.drawn.progress_after)
+        # Or from whole epochs since then, and from what entered between them.
         mixture = self._weigh(self._mixture_after(tuple(before)), last.stage)
         lengths_N = self._lengths(last.stage, last.revision)
         progress = mixture.progress_after(era.epoch - last.epoch, self._seed, lengths_N)

@@ -104,6 +104,7 @@ def _read_files(
     names = {table_path(name, manifest.revision): name for name in TABLES}
     plans = (plan_path(manifest.revision), history_path(manifest.revision))
     sound: dict[str, FileEntry] = {}
+    # Every file by itself: its place, size and checksum.
     for entry in manifest.files:
         path = entry.path
         progress(path)
@@ -117,6 +118,7 @@ def _read_files(
             raise
         except RunError as error:
             result.problems.append(str(error))
+    # Then tables, and what they say of each other.
     with CrossChecks(manifest) as across:
         intact: dict[str, bool] = {}
         plan_index = _plan_index(storage, manifest, sound.get(plans[0]), result)
@@ -125,6 +127,7 @@ def _read_files(
                 context = (plan_index, rows) if name == "index" else (None, None)
                 intact[name] = _check_table(storage, manifest, sound[path], name, across, result, *context)
         result.problems += across.problems({name for name, good in intact.items() if good})
+    # A history is compared with a sound index alone.
     if intact.get("index"):
         result.samples = manifest.totals.samples
     if plans[1] in sound and plan_index is not None:
@@ -147,6 +150,7 @@ def _check_table(
     if plan_index is not None:
         shards = [shard.path for shard in manifest.shards]
         compared = Comparison(plan_index, plan_path(manifest.revision), shards)
+    # One batch at a time is in memory; once one is wrong, nothing is compared with it.
     first = 0
     try:
         with storage.open(entry.path) as file:
@@ -166,6 +170,7 @@ def _check_table(
     except RunError as error:
         result.problems.append(str(error))
         return False
+    # A sound table is compared with the sources, and with the plan index.
     result.problems += checks.problems(across.sources if name == "accounting" else None)
     if checks.wrong:
         return False

@@ -128,18 +128,22 @@ class _Curves:
 
     def map_codes(self, y: NumericArray, u: NumericArray, v: NumericArray) -> tuple[Floats, Floats, Floats]:
         """Convert 10-bit BT.2020 codes (broadcastable) to 8-bit BT.709 codes of Y, Cb and Cr, limited range."""
+        # Codes to the signals of red, green and blue (BT.2020).
         luma = ((y - 64) / 876).astype(np.float32)
         blue = luma + ((u - 512) / 896 * (2 - 2 * _KB)).astype(np.float32)
         red = luma + ((v - 512) / 896 * (2 - 2 * _KR)).astype(np.float32)
         shares = [np.float32(share) for share in _LUMA_BT2020]
         green = (luma - shares[0] * red - shares[2] * blue) / shares[1]
+        # Signals to light; HLG's scene light becomes that of a display.
         light = [_at(self._light, signal) for signal in (red, green, blue)]
         if self._hlg:
             scene = light[0] * shares[0] + light[1] * shares[1] + light[2] * shares[2]
             ootf = _at(self._system, np.sqrt(scene * np.float32(_PEAK_NITS / 1000)))
             light = [each * ootf for each in light]
+        # One gain for all three keeps the hue: that of the strongest.
         gain = _at(self._gain, np.sqrt(np.maximum(np.maximum(light[0], light[1]), light[2])))
         light = [each * gain for each in light]
+        # Light to BT.709 signals, then to codes.
         red, green, blue = (
             _at(
                 self._signal,

@@ -264,12 +264,14 @@ def _samples_accounting(
         removal: place of each sample's removal in ``words``; -1: none.
         words: reasons of the removals.
     """
+    # Why a sample is out: it was taken down, it is damaged, or its key came before.
     removed = pc.greater_equal(removal, 0)
     why = pa.array(["", *words], pa.string()).take(pc.add(removal, 1))
     table = tar.table.combine_chunks()
     key, offset, end_s, reason = (
         table.column(name).combine_chunks() for name in ("key", "offset", "end_s", "reason")
     )
+    # Samples without a place in the dataset are named by their offset, since keys may repeat.
     name = pc.binary_join_element_wise(pa.scalar(tar.path), _plain(tar, key), "/")
     position = pc.binary_join_element_wise(name, offset.cast(pa.string()), " at byte ")
     second = pc.if_else(

@@ -186,12 +186,14 @@ class IndexMaker:
         """Divide the rows among parts that follow each other by key, and yield the shards for Energon meanwhile."""
         borders = self._borders()
         for shard in self._shards:
+            # The shard's index for tools of tars, and its split.
             table = as_table(shard.rows)
             offsets, sizes = (table.column(name).to_pylist() for name in ("offset", "size"))
             idx = idx_bytes(offsets, offsets[-1] + sizes[-1] if offsets else 0)
             self.idx.append(FileEntry(path=f"{shard.path}.idx", size=len(idx), sha256=sha256(idx)))
             split = table.column("split")[0].as_py() if len(table) else "train"
             self.splits.append((shard.path, split))
+            # Rows go to the part that their key falls into. Shards of before checksums have none.
             if len(table):
                 if CRC32 not in table.column_names:
                     self._checked = False

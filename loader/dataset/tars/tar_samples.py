@@ -28,6 +28,7 @@ def read_sample(region: bytes | memoryview) -> tuple[str, dict[str, memoryview]]
         while at < end and any(header := bytes(view[at : at + TAR_BLOCK])):
             name, size, kind = fields(header)
             at += TAR_BLOCK
+            # Headers of pax and GNU give the member behind them another name or size.
             if is_extension(kind):
                 extension = extension or Extension()
                 extension.add(kind, bytes(view[at : at + size]))
@@ -38,6 +39,7 @@ def read_sample(region: bytes | memoryview) -> tuple[str, dict[str, memoryview]]
                 extension = None
             if at + size > end:
                 raise TarError(f"a member {name} that is cut off")
+            # Members of no sample, such as folders, are passed over.
             if (key_suffix := key_and_suffix(name, kind)) is not None:
                 if key != key_suffix[0] and key:
                     raise TarError(f"members of {key} and of {key_suffix[0]}")

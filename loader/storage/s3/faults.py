@@ -56,6 +56,7 @@ def _in_words(
     error: Exception, uri: str, bucket: str, config: StorageConfig, kind: Callable[[str], RunError]
 ) -> Exception:
     endpoint = f"the endpoint {config.endpoint_url}" if config.endpoint_url else "the S3 endpoint"
+    # Answers of the server that say what to do.
     if isinstance(error, ClientError):
         code = code_of(error)
         reason = f"S3 answered {code}"
@@ -90,6 +91,7 @@ def _in_words(
         )
     else:
         reason = type(error).__name__
+    # The rest: faults that may pass and did not in any attempt, and faults for good.
     if is_transient(error):
         return kind(
             f"{uri}: gave up after {patience(config)}, the last ended in {reason};"

@@ -147,6 +147,7 @@ def get(url: str, headers: dict[str, str], config: StorageConfig, named: WebName
 def _send(
     target: str, headers: dict[str, str], first: SplitResult, config: StorageConfig, named: WebName
 ) -> urllib3.BaseHTTPResponse:
+    # A login goes to the server that it was given for, and to no other behind a redirect.
     parts = urlsplit(target)
     sent = {"Accept-Encoding": "identity", "User-Agent": "reelweave", **headers}
     if first.username is not None and _origin(parts) == _origin(first):
@@ -154,12 +155,14 @@ def _send(
         sent |= make_headers(basic_auth=login)
     netloc = parts.netloc.rpartition("@")[2]
     bare = urlunsplit((parts.scheme, netloc, parts.path or "/", parts.query, ""))
+    # Addresses that a list or a redirect names must not lead into the machine's own network.
     public = only_public(
         target, named.address, named.listed_in, config.allowed_prefixes, config.allow_private
     )
     host = parts.hostname or ""
     if public and (address := inner_address(host)):
         raise _not_public(named.name, host, address)
+    # Redirects and retries are ours: each is looked at before it is followed.
     proxy = proxy_of(parts.scheme, netloc)
     try:
         return pools(config, proxy, public, os.getpid()).request(

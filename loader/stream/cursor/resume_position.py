@@ -41,16 +41,19 @@ def continued_position(
         UsageError: the state belongs to another dataset, seed, bucket configuration or version, so its position
             counts steps of another plan. Or the epoch has too many settings for a state.
     """
+    # The position in a state of an earlier revision of the dataset is one of that revision's plan.
     position, earlier = loaded.position, _earlier_revision(source, loaded)
     if earlier is not None:
         _check_may_enter(position)
         position = stages.settle(position.planned_on(earlier, isinstance(source, Blend)))
+    # What decides the plan must be the same, or the position would count other steps.
     for key in ("seed", "config") if earlier is not None else ("dataset", "seed", "config"):
         if (saved := getattr(loaded, key)) != settings[key]:
             raise UsageError(
                 f"cannot resume: {key} was {saved} when the state was saved and is {settings[key]} now"
                 f" ({_MEANING[key]}); use the same one, or start without a state"
             )
+    # A state is input that others wrote: it must name what exists.
     stage_indices = [era.stage for era in position.eras] + [setting.stage for setting in position.settings]
     if max(stage_indices) >= stages.count:
         raise UsageError("not a state of the loader: settings: names a stage that the curriculum has not")
@@ -59,6 +62,7 @@ def continued_position(
         raise UsageError(
             f"cannot resume: {position.part.steps} steps of the epoch are done, but it has {steps} steps"
         )
+    # From here on with the stream's own ranks and policy, and with the state's cost and stage.
     before = position.part.setting
     setting = setting.model_copy(update={"cost": before.cost, "stage": before.stage})
     position = position.going_on(setting, world_size, microbatches).entering()
