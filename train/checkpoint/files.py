@@ -183,12 +183,14 @@ def pieces_in(storage: Storage, path: str, group: str, header: Header, checked: 
     """
     size, data = header.size, 8 + len(header.content)
     try:
+        # A header is input that others wrote: every value is checked before it is used.
         content = json.loads(header.content)
         metadata = {str(name): str(value) for name, value in content.pop("__metadata__", {}).items()}
         entries = _ENTRIES.validate_python(content)
         offsets = _OFFSETS.validate_json(metadata.get(_SHARDING, "{}"))
         shapes = _WHOLE.validate_json(metadata.get(_SHAPES, "{}"))
         pieces = []
+        # Where each tensor lies in the file, and where it belongs in the whole one.
         for name, entry in entries.items():
             begin, end = entry.data_offsets
             sizes = tuple(entry.shape)
@@ -198,6 +200,7 @@ def pieces_in(storage: Storage, path: str, group: str, header: Header, checked: 
             if end - begin != piece.bytes or data + end > size or not _lies_within(piece):
                 raise ValueError(f"{name} does not lie within it")
             pieces.append(StoredPiece(piece, path, data + begin))
+        # Tensors fill the file exactly, and each has its checksums.
         sizes_of = {stored_piece.piece.name: stored_piece.piece.bytes for stored_piece in pieces}
         if data + sum(sizes_of.values()) != size:
             raise ValueError(f"its {size} bytes are not those of its tensors")

@@ -163,6 +163,7 @@ class TrainConfig(Settings):
     def _cascades_are_samples_own(self) -> "TrainConfig":
         if self.parallel.schedule == "static":
             return self
+        # Measurements that a plan needs, or that count on one rank for each microbatch.
         if self.recalibrate:
             raise ValueError(
                 "recalibrate times a microbatch on one rank, and with parallel.schedule cascade it has several: leave"
@@ -172,6 +173,7 @@ class TrainConfig(Settings):
             raise ValueError(
                 "cascade.memory_gib needs cascade.costs: without them plans count operations, and know no memory"
             )
+        # Sums and moves that do not fit weights which ranks share.
         if self.cascade.gradient_sum == "representatives" and self.parallel.dp_shard != 1:
             raise ValueError(
                 "cascade.gradient_sum representatives leaves the sum on every rank, and with parallel.dp_shard a rank"
@@ -183,6 +185,7 @@ class TrainConfig(Settings):
                 "cascade.correction.reorders would tear apart the ranks that share weights by parallel.dp_shard: set it"
                 " to 0"
             )
+        # What would make a result depend on the rank that computed it.
         if self.lora and self.lora.dropout:
             raise ValueError(
                 "lora.dropout would drop by rank, and parallel.schedule cascade decides which rank: set it to 0"

@@ -172,15 +172,18 @@ def _step(
     layout: ParallelModel, caption: str, shape: StepShape, memory: LiveMemory, overlapped: bool
 ) -> StepPhases:
     state = memory.live
+    # Gradients of an earlier microbatch are there already.
     if layout.accumulates:
         layout.before_backward(last=False)
         _errors(layout, caption, shape, memory)[0].mean().backward()  # type: ignore[no-untyped-call]  # torch's own
+    # Forward: what it keeps for the backward, and its peak.
     before = memory.peak = memory.live
     errors, inside, text = _errors(layout, caption, shape, memory)
     loss = errors.mean()
     del errors
     kept_bytes, forward = memory.live - before, memory.peak
     memory.peak = memory.live
+    # Backward, then the sums over ranks.
     layout.before_backward(last=overlapped)
     loss.backward()  # type: ignore[no-untyped-call]  # torch's own
     backward, memory.peak = memory.peak, memory.live

@@ -49,13 +49,16 @@ def genetic(problem: Problem, seed: int = 0, config: GeneticConfig = GeneticConf
     degree_PSM = random_degrees()
     best_s, best_SM = np.inf, degree_PSM[0]
     for _ in range(config.generations):
+        # Fitness; the best so far is kept.
         makespan_P = _fitness(problem, degree_PSM)
         ranked_P = np.argsort(makespan_P, kind="stable")
         if makespan_P[ranked_P[0]] < best_s:
             best_s, best_SM = makespan_P[ranked_P[0]], degree_PSM[ranked_P[0]].copy()
+        # Two parents for each child, each the better one of two.
         rivals_2PR = draw.integers(0, size, (2, size, 2))
         wins_2P1 = makespan_P[rivals_2PR].argmin(axis=2)[..., None]
         one_P, other_P = np.take_along_axis(rivals_2PR, wins_2P1, axis=2)[..., 0]
+        # Each degree is of one parent or the other, and some are drawn anew. The best go on as they are.
         crossed_PSM = draw.random(degree_PSM.shape) < 0.5
         child_PSM = np.where(crossed_PSM, degree_PSM[one_P], degree_PSM[other_P])
         mutated_PSM = draw.random(degree_PSM.shape) < config.mutation

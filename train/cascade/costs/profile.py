@@ -144,6 +144,7 @@ def _measure_modules(
 ) -> dict[Module, tuple[float, int | None]] | None:
     """Return seconds and peak of each module, maximum over ranks; None if a rank runs out of memory."""
     meters = []
+    # Each round is a microbatch of noise, forward and backward.
     for round_index in range(WARM_UP + rounds):
         meter, full = CascadeTimer(world.device, errors), 0
         world.barrier()
@@ -155,10 +156,12 @@ def _measure_modules(
             meter.backward(batch_losses.each.mean())
         except torch.OutOfMemoryError:
             full = 1
+        # A rank without memory ends the measurement on all, or the others would wait for it.
         if world.largest(full):
             return None
         meters.append(meter)
     module_costs = {}
+    # Medians over rounds of the slowest rank; peaks only where a GPU has any.
     for module in Module:
         seconds = statistics.median(meter.seconds[module] for meter in meters[WARM_UP:])
         peak = max(meter.peak_bytes[module] for meter in meters[WARM_UP:])

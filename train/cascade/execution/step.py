@@ -105,6 +105,7 @@ class AgreedStep:
         self._channel = channel
         marks: list[tuple[Run, Moment, Moment]] = []
         began = moment(self._device)
+        # Every rank follows all events in the same order, and acts in those that name it.
         for index, event in enumerate(self._events):
             if isinstance(event, Open):
                 with self._clock.part("sync"):
@@ -120,6 +121,7 @@ class AgreedStep:
                 self._room.ends(sample)
         with self._clock.part("sync"):
             self._room.clear()
+        # The GPU runs behind the host: times are read when it has come to the last event.
         if marks:
             marks[-1][2].synchronize()
         runs = [

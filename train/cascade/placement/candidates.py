@@ -58,15 +58,18 @@ class CandidateSites:
         favourites: dict[int, set[int]],
     ) -> Iterator[list[int]]:
         """Yield sets of as few nodes as possible, with space for even shares if possible."""
+        # How many of the emptiest nodes hold the degree.
         room = {node: len(node_gpus) for node, node_gpus in open_gpus.items()}
         fullest = sorted(room, key=lambda node: (-room[node], node))
         count = held = 0
         while held < degree:
             held += room[fullest[count]]
             count += 1
+        # Nodes with room for an even share; without enough of them, the emptiest.
         pool = [node for node in fullest if room[node] >= -(-degree // count)]
         if len(pool) < count:
             pool = fullest[:count]
+        # From each of some first nodes, preferred ones before, add those with most open GPUs at its indices.
         seeds = [node for node in favourites if node in pool]
         seeds += sorted(pool, key=lambda node: (room[node], node))
         share = -(-degree // count)

@@ -105,12 +105,15 @@ def _greedy(
     before = needs(schedule.runs)
     of_sample: dict[int, list[int]] = {}
     for run_index, run in enumerate(schedule.runs):
+        # GPUs of cascades that have ended are open again.
         while running and running[0][0] <= run.start_s + TOGETHER_S:
             for node, node_gpus in topology.by_node(chosen[heappop(running)[1]]).items():
                 open_gpus[node] = sorted(open_gpus[node] + node_gpus)
+        # GPUs that the sample's other cascades ran on, and those whose results this one takes.
         kin = of_sample.setdefault(run.cascade.sample, [])
         liked = kin if priorities.inter else []
         groups = [chosen[other] for other in before[run_index]]
+        # The proposal with the shortest ways; else the first GPUs in order.
         if priorities.intra:
             best_gpus = min(
                 sites.proposals(len(run.gpus), open_gpus, liked),
@@ -120,6 +123,7 @@ def _greedy(
             size = topology.gpus_per_node
             candidates = [node * size + gpu for node in sorted(open_gpus) for gpu in open_gpus[node]]
             best_gpus = sorted(sorted(candidates, key=lambda gpu: (gpu not in liked, gpu))[: len(run.gpus)])
+        # They are taken until the cascade ends.
         for node, node_gpus in topology.by_node(best_gpus).items():
             open_gpus[node] = [gpu for gpu in open_gpus[node] if gpu not in node_gpus]
         chosen.append(best_gpus)

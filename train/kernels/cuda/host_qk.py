@@ -132,6 +132,7 @@ class HeadHost:
         numerics: str,
     ) -> tuple[torch.Tensor, ...] | None:
         """Run `reelweave.train.kernels.qk_norm.reference.backward` on the kernels."""
+        # Layouts and alignment decide the kernel; a plan is made once for each.
         tensors = (q, k, weight_q, weight_k, cos, sin, dq, dk)
         addresses, layouts = addresses_and_layouts(tensors)
         q_at, k_at, weight_q_at, weight_k_at, cos_at, sin_at, dq_at, dk_at = addresses
@@ -144,12 +145,14 @@ class HeadHost:
             plan = self._backwards[key]
         except KeyError:
             plan = self._backwards.add(key, self._plan("backward", tensors, aligned, eps, *flags, numerics))
+        # Layouts that no kernel reads are copied to one that it does.
         if plan.copies:
             q, k, weight_q, weight_k, cos, sin, dq, dk = _fitting(tensors)
             rest = (rstd_q, rstd_k, weight_q, weight_k, cos, sin, eps, *flags, numerics)
             return self.backward(dq, dk, q, k, *rest)
         if plan.run is None:
             return None
+        # Gradients of the weights are sums over rows, by way of partial sums of the kernel's blocks.
         rstd_q, rstd_k = rstd_q.contiguous(), rstd_k.contiguous()
         dx_q, dx_k = empty(q), empty(k)
         dweight_q, dweight_k = plan.nothing
@@ -161,6 +164,7 @@ class HeadHost:
         if weight_k is not None:
             partials_k, dweight_k = empty(of_k), empty(weight_k)
             partials_k_at, dweight_k_at = partials_k.data_ptr(), dweight_k.data_ptr()
+        # Addresses in the order of the kernel's arguments.
         of_queries = (q_at, dq_at, dx_q.data_ptr(), rstd_q.data_ptr(), weight_q_at, partials_q_at)
         of_keys = (k_at, dk_at, dx_k.data_ptr(), rstd_k.data_ptr(), weight_k_at, partials_k_at)
         of_weights = (partials_q_at, partials_k_at, dweight_q_at, dweight_k_at)

@@ -117,6 +117,7 @@ class ParallelModel:
             weigh: adds a microbatch to the step and returns its weighted loss.
             clock: clock that times this rank's activities, and each microbatch if they run one after the other.
         """
+        # Blocks over ranks: all microbatches of the step at once.
         if self._pipeline is not None:
             batches = list(batches)
             with clock.part("sync"):
@@ -124,9 +125,11 @@ class ParallelModel:
                 self.join_texts(self.missing_texts(dummy_rounds + len(batches)))
             yield from self._pipeline.passes(batches, weigh, dummy_rounds, clock, self.before_backward)
             return
+        # Under a cascade plan, modules of a microbatch run on several ranks.
         if self.executor is not None:
             yield from self.executor.passes(batches, weigh, clock)
             return
+        # Else one after the other, each forward and backward.
         device = self.ranks.world.device
         for batch in batches:
             if batch.slot == 0:

@@ -49,6 +49,7 @@ def with_experts(
                 f"{trained.checkpoint} is one model for all times: weights of a second expert do not belong to it"
             )
         return trained
+    # Its weights: of a checkpoint, published ones with adapters, or published ones.
     config = trained.config.model_copy(update={"model": other_expert(model), "lora": None})
     name = trained.checkpoint
     if checkpoint is not None:
@@ -66,6 +67,7 @@ def with_experts(
         name = f"{name} + {lora}"
     else:
         bundle = _without_encoders(config.modules, trained.bundle)
+    # Which of the two is for the noisier times.
     other = bundle.dit.eval().requires_grad_(False)
     high, low = (dit, other) if model.subfolder == HIGH_NOISE else (other, dit)
     return replace(trained, checkpoint=name, experts=Experts.on(high, low, high.times[0], device))

@@ -52,6 +52,7 @@ def other_expert_on(
     """
     assert isinstance(config.model, DiffusersConfig)
     expert_config = config.model_copy(update={"model": other_expert(config.model), "lora": None})
+    # Where its weights come from: a checkpoint, published ones with adapters, or published ones.
     saved, adapters, name = None, None, ""
     if checkpoint is not None:
         saved, saved_config = trained_weights(checkpoint, weights, storage, ranks.world, encoders=False)
@@ -66,12 +67,14 @@ def other_expert_on(
         compare_base(lora, adapters, expert_config.modules, ranks.world)
         name = f" + {lora}"
     expert_config = expert_config.model_copy(update={"parallel": to_sample(expert_config.parallel)})
+    # Encoders are those of the first expert, so none is loaded again.
     empty_MD = torch.zeros(1, bundle.text.width)
     stored = StoredEncoders(bundle.tokenizer.channels, empty_MD, bundle.text.pooled_width)
     sharded = issubclass(layout_of(expert_config.parallel, ranks.mesh), FSDP)
     other = (
         place(expert_config.step, ranks, stored) if sharded else Bundle(expert_config.modules, stored=stored)
     )
+    # Weights that are trained go over the published ones.
     if saved is not None:
         load_part_(saved, other, ranks)
     if adapters is not None:

@@ -106,6 +106,7 @@ class ScaleFusion:
 
     def _run(self, layers: SlicedLayers, parts: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Follow the schedule from the parts of the input to those of the last layer."""
+        # Pieces that wait to be sent, by layer, slice that needs them, and part they come of.
         packed = {
             (0, index, part): rows
             for part, x_BWCD in enumerate(parts)
@@ -115,6 +116,7 @@ class ScaleFusion:
         outputs: list[torch.Tensor] = []
         for operation in schedule(self.slicing, len(layers.blocks)):
             layer, index = operation.layer, operation.slice
+            # A piece is sent as soon as the schedule says, into the place where its slice is gathered.
             if isinstance(operation, PieceLaunch):
                 rows = packed.pop((layer, index, operation.part))
                 if (layer, index) not in arriving:
@@ -125,6 +127,7 @@ class ScaleFusion:
                 for finish in arriving[layer, index][1]:
                     finish()
             else:
+                # All pieces of a slice have come: compute it, and cut its result for the next layer.
                 y_BWCD = layers.compute(layer, index, arriving.pop((layer, index))[0])
                 if layer + 1 == 2 * len(layers.blocks):
                     outputs.append(y_BWCD)

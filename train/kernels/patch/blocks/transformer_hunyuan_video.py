@@ -224,10 +224,12 @@ class Attention(theirs.Attention):  # type: ignore[misc]
                 x_BLD, text_BMD, attention_mask, **kwargs
             )
             return y
+        # Text has projections of its own, or joins the tokens before the common ones.
         rotation, added = kwargs.get("image_rotary_emb"), self.add_q_proj is not None
         M = 0 if text_BMD is None else text_BMD.shape[1]
         if text_BMD is not None and not added:
             x_BLD = torch.cat([x_BLD, text_BMD], dim=1)
+        # Norm and rotation in one kernel; text has no positions.
         q, k, v = heads.by_head(self, x_BLD, self.to_q, self.to_k, self.to_v)
         angles = None if rotation is None else heads.pairs(rotation, q)
         if angles is not None and not added:
@@ -237,6 +239,7 @@ class Attention(theirs.Attention):  # type: ignore[misc]
             text_qkv = heads.by_head(self, text_BMD, self.add_q_proj, self.add_k_proj, self.add_v_proj)
             text_q, text_k = heads.norm_heads(text_qkv[0], text_qkv[1], self.norm_added_q, self.norm_added_k)
             q, k, v = (torch.cat(both, dim=1) for both in ((q, text_q), (k, text_k), (v, text_qkv[2])))
+        # Attention as the library dispatches it, with what its processor was set to.
         processor: Any = getattr(self.processor, "theirs", self.processor)
         y_BND = dispatch_attention_fn(
             q,
