@@ -90,6 +90,7 @@ def _encode_s(source: SourceRef, record: Record, config: CurateConfig) -> float:
     ):
         pictures = Finisher(size)
         encoder = _encoder(target, size, record, config)
+        # Frames are decoded and scaled outside the measured time; only their encoding counts.
         begin: float | None = None
         for frame in Decoder(container, stream).frames():
             shown_s = (

@@ -79,6 +79,7 @@ def goals(rows: Sequence[GoalRow], paper_case: str) -> list[Goal]:
         rows: all rows of a run.
         paper_case: `GoalRow.case` of AdaptiveLoad's largest shape, in float32.
     """
+    # Rows by who made them and by size, since goals are about some of them.
     theirs = {(row.operator, row.case, row.direction, row.by): row.milliseconds for row in rows}
     ours = [row for row in rows if row.ours]
     large = [row for row in ours if row.tokens * row.width >= LARGE and row.case != paper_case]
@@ -90,6 +91,7 @@ def goals(rows: Sequence[GoalRow], paper_case: str) -> list[Goal]:
         pairs = ((theirs.get((row.operator, row.case, row.direction, peer)), row) for row in among)
         return [(time / row.milliseconds, row.case) for time, row in pairs if time is not None]
 
+    # Share of the bandwidth of a copy, by operator and direction.
     all_goals = []
     for (operator, direction), (at_large, at_small) in SHARES.items():
         about = f"{operator} {direction}: of a copy"
@@ -99,6 +101,7 @@ def goals(rows: Sequence[GoalRow], paper_case: str) -> list[Goal]:
                 all_goals.append(
                     _goal(f"{about}, {where}", min_share, [(row.of_copy, row.case) for row in mine])
                 )
+    # Speed beside other implementations.
     for direction, min_share in (("forward", 7), ("backward", 4)):
         among = [row for row in large if row.direction == direction]
         words = f"{direction}: times as fast as the fp32 chain, N D >= 50 M"
@@ -112,6 +115,7 @@ def goals(rows: Sequence[GoalRow], paper_case: str) -> list[Goal]:
     for direction, limit in (("forward", 0.40), ("backward", 0.66)):
         times = [(limit / row.milliseconds, row.case) for row in paper if row.direction == direction]
         all_goals.append(_goal(f"{direction}, the paper's shape: {limit} ms over its time", 1, times))
+    # Equal bits on every run.
     alike = [(float(row.same_bits), row.case) for row in backward if row.same_bits is not None]
     return [*all_goals, _goal("backward: equal bits on every run", 1, alike)]
 

@@ -112,6 +112,7 @@ def bench_kernels(
         if not torch.cuda.is_available():
             raise UsageError("the benchmark kernels needs a GPU, and PyTorch sees none here")
         device = torch.device("cuda", torch.cuda.current_device())
+    # All providers that work here, and the reduction that a paper compares with.
     if providers is None:
         loaded = {provider.name: provider.load() for provider in PROVIDERS if provider.missing() is None}
         providers = {name: kernels for name, kernels in loaded.items() if kernels is not None}
@@ -120,6 +121,7 @@ def bench_kernels(
 
             providers["D-tile"] = D_TILE
     torch.manual_seed(0)
+    # Operators are measured one after the other until the time is over; those left out are named.
     with own_stream(device):
         copy, began = copy_gb_per_s(device), time.monotonic()
         rows: list[GoalRow] = []
@@ -130,6 +132,7 @@ def bench_kernels(
                 left_out.append(measuring.name)
             else:
                 rows += measuring.rows(providers)
+    # Goals are judged by the worst row of each.
     aims = goals(rows, PAPER.name)
     return {
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",

@@ -49,6 +49,7 @@ def energon(folder: Path) -> Epoch:
     )
     from megatron.energon.task_encoder import stateless
 
+    # The least that Energon needs to know of a clip: its bytes, as they are.
     @dataclass
     class Clip(Sample):  # type: ignore[misc]
         mp4: bytes

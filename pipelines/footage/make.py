@@ -145,6 +145,7 @@ def _spans(reel: Reel) -> list[tuple[int, int]]:
 
 def cut_list(reel: Reel) -> dict[str, Any]:
     """Return the truth about the cuts of a reel, as `reelweave bench shots` reads it."""
+    # First and last frame of each shot, among the frames that an uneven reel shows.
     spans = _spans(reel)
     shown_frames = [
         frame for frame in range(spans[-1][1] + 1) if not reel.uneven or frame % 7 in (0, 1, 3, 4)
@@ -152,6 +153,7 @@ def cut_list(reel: Reel) -> dict[str, Any]:
     spans = [
         (bisect_left(shown_frames, first), bisect_right(shown_frames, last) - 1) for first, last in spans
     ]
+    # A transition lies between two shots: a fade where a black one stands between them.
     transitions, start, black = [], 0, None
     for shot, (first, last) in zip(reel.shots, spans, strict=True):
         if shot.scene == BLACK:

@@ -42,16 +42,19 @@ def describe_latents(
     Raises:
         UsageError: nothing would be stored.
     """
+    # Each bucket: stored or encoded on the fly, by sizes and seconds.
     starts_N, clip_N = _starts(source, config, assignment), _clip_sizes(source)
     buckets = []
     for place, one in enumerate(measured):
         here_N = assignment.bucket_of == place
         length = assignment.lengths[place]
         buckets.append(_bucket(one, length, _views(starts_N[here_N], config), clip_N[here_N], config))
+    # Where stored clips have several starts, the seed decides which are taken.
     stored_N = np.array([one.latent is not None for one in buckets] + [False])[assignment.bucket_of]
     several = (stored_N & (starts_N > 1)).any()
     if asked["text"] is None and not stored_N.any():
         raise UsageError(f"nothing would be stored; of bucket {assignment.buckets[0]}: {buckets[0].why}")
+    # Contexts of captions, if they are stored.
     text = None
     if (widths := measured[0].text) is not None:
         text = LatentText(

@@ -259,6 +259,7 @@ def _write_shards(
     progress: Callable[[Progress], None],
 ) -> list[EncodedShard]:
     """Write the shards that are not written yet; return all, in order."""
+    # Shards that an interrupted run wrote count as done, and not for the rate.
     ledger, fingerprint = function.ledger, function.fingerprint
     sizes = {plan.id: plan.size for plan in plans}
     done = {name for name in finished_shards(ledger, STAGE, fingerprint, EncodedShard) if name in sizes}
@@ -279,6 +280,7 @@ def _write_shards(
         if isinstance(left.task, WrittenShard):
             done.add(left.task.id)
             report(left.task.id)
+    # In the order of the plan, whoever finished first.
     closed = finished_shards(ledger, STAGE, fingerprint, EncodedShard)
     if missing := [name for name in sizes if name not in closed]:
         raise RunError(f"shard {missing[0]} gave no result; run the same command again")

@@ -74,6 +74,7 @@ def _fit_costs(options: argparse.Namespace) -> "FittedCosts":
     from reelweave.train.cascade.costs.run_sizes import sizes_of, with_gathered_layers, with_predicted_peaks
     from reelweave.train.memory.shapes import StepShape
 
+    # Peaks that were measured, or else those of a dry run.
     profile = read_profile(read_text(options.cascades, "--cascades"), str(options.cascades))
     config = resolve_run(options.config, options.set)
     step, notes = config.train.step, []
@@ -82,6 +83,7 @@ def _fit_costs(options: argparse.Namespace) -> "FittedCosts":
         profile = with_predicted_peaks(profile, step, options.gpus)
     else:
         profile = with_gathered_layers(profile, step, options.gpus)
+    # Sizes of weights and activations follow from the model and one shape of the profile.
     first = StepShape(Bucket(*profile.size_n3[0].tolist()), int(profile.batch[0]), int(profile.length[0]))
     buckets = config.stream.buckets
     fit = fit_costs(

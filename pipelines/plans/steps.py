@@ -197,6 +197,7 @@ def trace_of(mixture: Mixture, ranks: int, microbatches: int, steps: int) -> "Tr
     _check("--world-size", ranks, _MAX_RANKS)
     _check("--microbatches", microbatches, _MAX_MICROBATCHES)
     _check("--steps", steps, _MAX_STEPS_OF_CASCADES)
+    # Steps as training would plan them, for the sizes of their microbatches alone.
     planned = mixture.steps(StepLayout(ranks, microbatches, "balanced"), mixture.budgets.counted_cost, steps)
     shapes = []
     for step, _ in planned:

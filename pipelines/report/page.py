@@ -33,8 +33,10 @@ def render_page(dataset: Dataset, figures: DatasetFigures, config: "ReportConfig
         config: limits of what is shown.
     """
     totals = dataset.manifest.totals
+    # Sources that lost most come first; a score with one value needs no chart, unless it can be set.
     sources = sorted(figures.sources, key=lambda source: source.kept_seconds - source.seconds)
     charted = [score for score in figures.scores if score.distinct > 1 or can_be_set(score)]
+    # The keys are the names in report.html, in the order of the page.
     return render(
         "report.html",
         title="/".join(dataset.storage.root.rsplit("/", 2)[-2:]),

@@ -111,6 +111,7 @@ def _stages(options: argparse.Namespace) -> None:
 
     config = read_given(options.config, options.set).validate(CurateConfig)
     rows: list[dict[str, Any]] = []
+    # Configured stages, whose code is imported.
     for name, stage_config in config.stages.items():
         stage_type, code = stage_class(stage_config.code), stage_config.code
         rows.append(
@@ -123,6 +124,7 @@ def _stages(options: argparse.Namespace) -> None:
                 "keys": {key: field.description for key, field in type(stage_config).model_fields.items()},
             }
         )
+    # Installed ones, of which only the entry point is read.
     for point in list_installed():
         if point.name not in config.stages:
             rows.append(
@@ -138,6 +140,7 @@ def _stages(options: argparse.Namespace) -> None:
     if options.json:
         print_json(rows)
         return
+    # For a person: what runs, what it scores, and its keys.
     out = stdout()
     if not rows:
         out.print("no stage is configured or installed; docs/stages.md says how to write one", soft_wrap=True)

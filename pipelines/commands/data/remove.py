@@ -95,12 +95,14 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _notes(done: "Removed", named: str) -> Iterator[str]:
+    # What was asked for and is not there, or stays elsewhere.
     if done.unknown:
         some = ", ".join(done.unknown[:3]) + (", ..." if len(done.unknown) > 3 else "")
         what = pluralize(len(done.unknown), f"{named} is", f"{named}s are")
         yield f"{what} not in the dataset: {some}"
     if done.foreign:
         yield "the tars are those of others and were not changed: the bytes of these samples remain in them"
+    # What went with it, and what is still here.
     if done.copies:
         what = pluralize(len(done.copies), "copy that was no sample", "copies that were no samples")
         yield f"with it went {what}: {', '.join(done.copies)}"
@@ -114,6 +116,7 @@ def _notes(done: "Removed", named: str) -> Iterator[str]:
             f"it was a duplicate of samples that are still here: {', '.join(done.left)};"
             " take them down by --key if they must go too"
         )
+    # Places that this command does not reach.
     if not done.clean:
         yield (
             "the bucket does not let its object versions be listed or removed (s3:ListBucketVersions,"

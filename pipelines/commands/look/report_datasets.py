@@ -20,6 +20,7 @@ def report_datasets(options: argparse.Namespace) -> int:
         raise UsageError(
             "--serve, --samples and --memory-gib are of one dataset or of runs, not of several datasets"
         )
+    # The numbers of all, and with --out the page.
     storage = report_config(options.dataset, options.config, options.set).storage
     figures = compared_numbers(
         [open_dataset(folder, storage) for folder in (options.dataset, *options.others)]

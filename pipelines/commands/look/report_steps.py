@@ -118,6 +118,7 @@ def report_workload(options: argparse.Namespace) -> None:
     from reelweave.pipelines.report.numbers.workload import WorkloadConfig, workload_numbers
     from reelweave.pipelines.report.shapes import check_timings
 
+    # Refuse what a workload has not: files, and options about them.
     name = options.workload
     if name not in WORKLOADS:
         suggestion = did_you_mean(name, WORKLOADS) or f"; known: {', '.join(WORKLOADS)}"
@@ -128,6 +129,7 @@ def report_workload(options: argparse.Namespace) -> None:
     config_values = read_given(options.config, overrides(options))
     if "plan" not in config_values.values:
         raise UsageError("a workload is reported for a cluster: add --world-size N")
+    # The workload's own limits, below those that are given. A given cost sets their compute budget aside.
     workload_budgets = WORKLOADS[name].budgets.model_dump(mode="json")
     limits = config_values.values.get("buckets")
     if isinstance(limits, dict):
@@ -138,6 +140,7 @@ def report_workload(options: argparse.Namespace) -> None:
     config = config_values._replace(values=values).validate(WorkloadConfig)
     if options.out:
         check_own(options.out)
+    # Measured shapes, if given, make the cost; then the numbers of the page, or of the console.
     budgets, text = measured_budgets(config.buckets, options)
     config = config.model_copy(update={"buckets": budgets})
     timings = None if text is None else check_timings(text, str(options.shapes))

@@ -121,6 +121,7 @@ def _embed_config(dataset: Dataset, options: argparse.Namespace) -> "EmbedConfig
 
     from reelweave.curate.models.embed import EmbedConfig
 
+    # The manifest says which model embedded the clips; whoever wrote it must not choose what is loaded.
     curate = dataset.manifest.config.get("curate")
     embed = curate.get("embed") if isinstance(curate, dict) else None
     if embed is None and options.model is None:
@@ -131,6 +132,7 @@ def _embed_config(dataset: Dataset, options: argparse.Namespace) -> "EmbedConfig
     values: dict[str, Any] = dict(embed) if isinstance(embed, dict) else {"backend": "open_clip"}
     if options.model is None and values.get("backend") == "open_clip":
         _refuse_other_places(values, options)
+    # An option says where that model lies here.
     if options.model is not None:
         values |= {"model": options.model, "pretrained": options.pretrained or ""}
     elif options.pretrained is not None:

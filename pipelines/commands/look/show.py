@@ -86,6 +86,7 @@ def _print_clip(dataset: str, facts: dict[str, Any]) -> None:
 
 def _lines(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield name and value of each fact that is known."""
+    # What became of it: also for spans that are no sample.
     yield "state", facts["state"] if facts["state"] == "kept" else f"{facts['state']} by {facts['stage']}"
     for name in ("reason", "duplicate_of", "caption"):
         if facts.get(name):
@@ -99,6 +100,7 @@ def _lines(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "span", f"{facts['start_s']:.3f} to {facts['end_s']:.3f} s"
     if "frames" not in facts:
         return
+    # The clip itself, and what training makes of it.
     yield from ((f"  {name}", value) for name, value in facts["attributes"].items())
     shape = f"{facts['frames']} frames, {facts['width']} x {facts['height']}, {facts['fps']:.4g} fps"
     yield "clip", f"{shape}, {facts['duration_s']:.2f} s, audio: {facts['audio']}"
@@ -112,6 +114,7 @@ def _lines(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
             f"{size}, S = {bucket['tokens']:,} tokens, B = {bucket['batch']} by {bucket['bound']}",
         )
     yield "split, bin", f"{facts['split']}, {facts['bin']}"
+    # Where its bytes lie.
     shard = facts["shard"]
     yield "shard", f"{shard['uri']}, bytes {shard['offset']} to {shard['offset'] + shard['size'] - 1}"
     yield "sha256", facts["sha256"]

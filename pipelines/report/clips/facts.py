@@ -58,6 +58,7 @@ def thresholds(dataset: Dataset) -> dict[str, tuple[float | None, float | None]]
 
 def _sample_facts(dataset: Dataset, row_number: int, buckets: BucketConfig) -> dict[str, Any]:
     row = dataset.row(row_number)
+    # Its bucket in training, or why it has none.
     assignment = assign(dataset.plan_index, buckets)
     bucket_index = assignment.bucket_of.item(row_number)
     if bucket_index >= 0:

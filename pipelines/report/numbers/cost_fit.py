@@ -90,6 +90,7 @@ def cost_fit_numbers(timings: Timings, budgets: Budgets) -> CostFitFigures:
         timings: measured microbatches.
         budgets: budgets of the report's buckets.
     """
+    # Fits over all shapes; each shape is also predicted by a fit without its length.
     medians, first = per_shape(timings)
     fits = {name: judge(timings) for name, (judge, _) in _FITS.items()}
     several = len(np.unique(timings.length)) > 1
@@ -100,6 +101,7 @@ def cost_fit_numbers(timings: Timings, budgets: Budgets) -> CostFitFigures:
     predicted = {
         name: seconds(fit.cost, medians.batch, medians.length).tolist() for name, fit in fits.items()
     }
+    # A row for each measured shape, with the median of its times.
     shapes = np.stack([timings.batch, timings.length])
     counts = np.unique(shapes, axis=1, return_counts=True)[1].tolist()
     columns = (medians.batch.tolist(), medians.length.tolist(), medians.step_s.tolist(), counts)

@@ -112,6 +112,7 @@ class DatasetMap:
         def name_clusters(rows: NDArray[np.int64]) -> list[str]:
             return [keys[int(row)].as_py() for row in self.row_M[rows]]
 
+        # Means over a cluster's clips, and the keys of those that stand for it.
         clusters = [
             {
                 "cluster": cluster,

@@ -41,8 +41,10 @@ def length_distribution(buckets: Sequence[BucketStats]) -> LengthDistribution:
         return LengthDistribution([], [])
     length_K = np.array([bucket.length for bucket in buckets])
     samples_K = np.array([bucket.samples for bucket in buckets])
+    # Samples by length, for percentiles.
     by_length = np.argsort(length_K, kind="stable")
     reach_K = np.cumsum(samples_K[by_length])
+    # Bins of equal width on a logarithmic axis, from below the shortest to above the longest.
     shortest, longest = int(length_K.min()), int(length_K.max())
     first = int(np.floor(_BINS_PER_DOUBLING * np.log2(shortest)))
     last = int(np.floor(_BINS_PER_DOUBLING * np.log2(longest))) + 1

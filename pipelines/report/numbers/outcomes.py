@@ -226,17 +226,20 @@ def duplicate_groups(dataset: Dataset, copies: pa.Table, max_groups: int) -> Dup
         copies: its rows of duplicates, as of `Outcomes`.
         max_groups: most groups.
     """
+    # Copies by the key of the clip that was kept instead.
     named = copies.column("duplicate_of").combine_chunks().dictionary_encode()
     groups: dict[str, list[int]] = {}
     for row, code in enumerate(named.indices.to_pylist()):
         if code is not None:
             groups.setdefault(named.dictionary[code].as_py(), []).append(row)
+    # That clip may have gone later: then it is no group of the dataset.
     is_sample = pc.is_in(
         pa.array(list(groups), pa.string()), dataset.column("key").combine_chunks()
     ).to_pylist()
     groups_kept = {
         key: copy_rows for (key, copy_rows), is_kept in zip(groups.items(), is_sample, strict=True) if is_kept
     }
+    # Only the groups that are shown are read from the index.
     largest = sorted(groups_kept.items(), key=lambda item: (-len(item[1]), item[0]))[:max_groups]
     row_numbers = [row_number for key, _ in largest if (row_number := dataset.row_number(key)) is not None]
     spans = dataset.rows_at(np.array(row_numbers, np.int64), ["source", "start_s", "end_s"]).to_pylist()

@@ -79,6 +79,7 @@ def workload_numbers(name: str, config: WorkloadConfig, timings: Timings | None 
     """
     preset, budgets = WORKLOADS[name], config.buckets
     fewest, max_tokens = preset.text_tokens
+    # A bucket table as a dataset of so many samples would have it, with captions of evenly spread lengths.
     samples_K = np.rint(np.array(preset.shares) * SAMPLES).astype(np.int64)
     buckets = bucket_stats(
         preset.buckets,

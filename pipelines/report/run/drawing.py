@@ -37,11 +37,13 @@ def curves(
         note: sentence below the heading.
         trends: further lines (step, value) by label.
     """
+    # What is drawn: means of each series, and further lines.
     points = {label: series.points(curve) for label, (series, curve) in of.items()}
     points |= {label: list(line) for label, line in (trends or {}).items()}
     if log_y:
         points = {label: [(x, y) for x, y in line if y > 0] for label, line in points.items()}
     base = lines(name, title, points, "step", y_title, log_y)
+    # What the table below says: means, and lowest and highest values.
     drawn_curves = {
         label: series.curves[curve] for label, (series, curve) in of.items() if curve in series.curves
     }
@@ -56,11 +58,13 @@ def curves(
         (label, step, value, None, None) for label, line in (trends or {}).items() for step, value in line
     ]
     columns = ("", "step", y_title, "lowest", "highest")
+    # Series step back behind their trends.
     base = replace(base, spec=_recolour_chart(base.spec, list(points)))
     if trends and of:
         _soften(base.spec, list(of))
     if widest == 1:
         return replace(base, rows=[row[:3] for row in rows], columns=columns[:3], note=note)
+    # Where points are means of several steps, a band behind the lines shows their spread.
     said = (
         f"Each point is the mean of up to {widest:,} steps; the band spans their lowest and highest values."
     )

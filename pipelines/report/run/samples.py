@@ -62,6 +62,7 @@ class SampleSheet:
 
 def read_samples(run: Path) -> SampleSheet:
     """Read which videos a run has sampled."""
+    # Folders of steps, of which some are shown, evenly spread.
     folders = {
         int(match[1]): path
         for path in ((run / FOLDER).iterdir() if (run / FOLDER).is_dir() else ())
@@ -69,6 +70,7 @@ def read_samples(run: Path) -> SampleSheet:
     }
     steps = sorted(folders)
     manifests = {step: _manifest(folders[step] / MANIFEST) for step in spread(steps, MOST_STEPS)}
+    # A row for each prompt, those of the newest step first; a step that lacks a prompt leaves a gap.
     shown = [step for step, manifest in manifests.items() if manifest is not None]
     videos = {
         step: {_text(video.get("prompt")): video for video in _videos(manifests[step])} for step in shown

@@ -36,6 +36,7 @@ def steps_section(plan: PlanFigures | None, buckets: Sequence[BucketStats]) -> d
     """
     if plan is None:
         return None
+    # What was planned, in words above the tables.
     steps, planned = plan.steps, plan.planned
     each = of_microbatches(steps.microbatches)
     ranks = "1 rank" if steps.world_size == 1 else f"{steps.world_size:,} ranks"
@@ -47,6 +48,7 @@ def steps_section(plan: PlanFigures | None, buckets: Sequence[BucketStats]) -> d
     )
     if isinstance(planned, str):
         return {"title": title, "note": note, "cannot": planned}
+    # Policies beside each other, and the settings that were tried for the advice.
     policies, advice = planned.by_name, planned.recommendation
     return {
         "title": title,

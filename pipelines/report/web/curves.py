@@ -80,11 +80,13 @@ def points_and_curves(
         series_title: heading of the series of points in the table.
         log_y: true if y is drawn on a logarithmic scale, too.
     """
+    # Axes and colours that both layers share.
     log = {"type": "log", "nice": False}
     x = {"field": "x", "type": "quantitative", "title": axis_title(x_title), "scale": log}
     y = {"field": "y", "type": "quantitative", "title": axis_title(y_title), "scale": log if log_y else {}}
     size = {"field": "size", "type": "quantitative", "legend": None}
     colours = colour(list(dict.fromkeys([*curves, *(str(point["series"]) for point in points)])))
+    # Curves below, points above them.
     spec = {
         **frame(240),
         "layer": [
@@ -141,6 +143,7 @@ def scatter(
         rows: rows of the table, which the values are too many for.
         note: sentence below the heading.
     """
+    # Colours repeat: neighbours differ, and the tooltip tells which is which.
     colours = [CLUSTER_COLOURS[index % len(CLUSTER_COLOURS)] for index in range(len(series))]
     axis = {"type": "quantitative", "title": None, "scale": {"zero": False}}
     encoding = {
@@ -155,7 +158,9 @@ def scatter(
         },
         "tooltip": [{"field": "label"}, *({"field": of, "type": "quantitative"} for of in ("x", "y"))],
     }
+    # Points shrink as they become more, so that they do not hide each other.
     size = min(70, max(6, 60_000 // max(1, points)))
+    # Circles, and rings around outliers.
     spec = {
         **frame(480),
         "datasets": {"points": []},
