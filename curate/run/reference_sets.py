@@ -36,7 +36,7 @@ class ReferenceSets:
 
     @property
     def uris(self) -> tuple[str, ...]:
-        """URIs of all datasets."""
+        """Addresses of the evaluation sets, then those of older datasets."""
         return (*self.config.evaluation, *self.config.older)
 
     def fingerprints(self) -> dict[str, str]:

@@ -66,7 +66,7 @@ class ContentChange:
 
     @property
     def changes_settings(self) -> bool:
-        """Whether a setting has another value than in the finished dataset."""
+        """True if a setting of the finished dataset has another value now."""
         return self.before is not None and next(differences(self.before, self.now), None) is not None
 
 

@@ -69,7 +69,7 @@ class H264:
         return kind, sequence_set(unit).id if kind == SPS else picture_set_ids(unit)[0]
 
     def sets_of(self, sets: tuple[bytes, ...]) -> SetsOf:
-        """Look at parameter sets."""
+        """Return the facts of parameter sets, with the fault for which nothing is copied."""
         try:
             sequences = [sequence_set(unit) for unit in sets if kind_of(unit) == SPS]
             encoder_id = free_id(sets)

@@ -108,7 +108,7 @@ class Hevc:
         return (kind, picture_set_ids(unit)[0]) if kind == PPS else None
 
     def sets_of(self, sets: tuple[bytes, ...]) -> SetsOf:
-        """Look at parameter sets."""
+        """Return the facts of parameter sets, with the fault for which nothing is copied."""
         try:
             layers = [video_set(unit).layers for unit in sets if kind_of(unit) == VPS]
             sequences = [sequence_set(unit) for unit in sets if kind_of(unit) == SPS]
