@@ -122,7 +122,7 @@ class SourceStageConfig(BaseModel, frozen=True, extra="forbid"):
             the ledger notices.
     """
 
-    REVISION: ClassVar = 56
+    REVISION: ClassVar = 57
 
     probe: ProbeConfig = ProbeConfig()
     shots: ShotConfig = ShotConfig()

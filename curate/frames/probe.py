@@ -12,6 +12,7 @@ from av.video.stream import VideoStream
 from pydantic import Field
 
 from reelweave.curate.frames.clocks.packet_rate import packet_rate
+from reelweave.curate.frames.container.cut_off import promised_of_cut_off
 from reelweave.curate.frames.container.side_data import side_data
 from reelweave.curate.frames.source import SourceError, read_first_packets
 from reelweave.loader.dataset.colour import hdr
@@ -136,7 +137,7 @@ def probe(
         height=context.height,
         rate=rate,
         packet_fps=packet_fps,
-        promised_s=_promised_s(container, stream),
+        promised_s=_promised_s(container, stream, file),
         pixel_aspect=stream.sample_aspect_ratio or None,
         interlaced=is_interlaced,
         metadata={
@@ -203,7 +204,7 @@ def check_frame(frame: VideoFrame, config: ProbeConfig) -> None:
         raise SourceError("is interlaced; probe.interlaced is set to reject it")
 
 
-def _promised_s(container: InputContainer, stream: VideoStream) -> float | None:
+def _promised_s(container: InputContainer, stream: VideoStream, file: BinaryIO | None) -> float | None:
     # Matroska states no duration of a stream but by its tag: FFmpeg gives a single picture that of the film.
     is_own = "matroska" not in container.format.name or "DURATION" not in stream.metadata
     if is_own and stream.duration is not None and stream.time_base is not None:
@@ -214,7 +215,17 @@ def _promised_s(container: InputContainer, stream: VideoStream) -> float | None:
         lasts = any(name.startswith("_STATISTICS") for name in stream.metadata)
         begin_s = 0.0 if lasts else float((stream.start_time or 0) * (stream.time_base or 0))
         return int(hours) * 3600 + int(minutes) * 60 + float(seconds) - begin_s
+    if file is not None and (promised_s := _promised_of_cut_off(file)) is not None:
+        return promised_s
     # The container's duration covers its longest stream, which may be sound.
     if container.duration is not None and not container.streams.audio:
         return container.duration / 1_000_000
     return None
+
+
+def _promised_of_cut_off(file: BinaryIO) -> float | None:
+    position = file.tell()
+    try:
+        return promised_of_cut_off(file)
+    finally:
+        file.seek(position)

@@ -47,7 +47,7 @@ from reelweave.curate.source_pass.sampling import FrameStats
 from reelweave.curate.sources.segments import Segment
 
 _NEVER_S = 1e9
-_ONE_DURATION = frozenset({"matroska,webm", "asf", "mpegts", "mpeg"})
+_ONE_DURATION = frozenset({"matroska,webm", "asf", "mpegts", "mpeg", "flv"})
 
 TRANSPARENT = "transparent pixels shown over black"
 TURNED = "turned upright as its codec says (display orientation), which players may not do"

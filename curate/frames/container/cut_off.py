@@ -1,8 +1,71 @@
 """Films of which the last part is missing, by the sizes that their containers state; FFmpeg reads what there is."""
 
+import struct
+from typing import BinaryIO
+
 EBML, SEGMENT, CLUSTER = 0x1A45DFA3, 0x18538067, 0x1F43B675
 _MOST_ID_BYTES = 4
 _FRAGMENT_KINDS = (b"moof", b"mdat")
+_INFO, _TICK_NS, _DURATION = 0x1549A966, 0x2AD7B1, 0x4489
+_HEAD_BYTES = 1 << 20
+_ASF = bytes.fromhex("3026b2758e66cf11")
+_ASF_FILE = bytes.fromhex("a1dcab8c47a9cf118ee400c00c205365")  # the object on the file's properties
+_BROADCAST = 1  # flag: sizes and durations say nothing
+
+
+def promised_of_cut_off(file: BinaryIO) -> float | None:
+    """Return the seconds that the header of a film promises whose stated size is more than there is, else None.
+
+    Of Matroska and WebM (RFC 9559), ASF (Advanced Systems Format, 3.2) and FLV (metadata by its writers).
+    """
+    file.seek(0)
+    head = file.read(_HEAD_BYTES)
+    if head.startswith(EBML.to_bytes(4, "big")):
+        stated, seconds = _matroska_promise(head)
+    elif head.startswith(_ASF):
+        stated, seconds = _asf_promise(head)
+    elif head.startswith(b"FLV"):
+        stated, seconds = _flv_number(head, b"filesize"), _flv_number(head, b"duration")
+    else:
+        return None
+    return seconds if stated > file.seek(0, 2) and seconds > 0 else None
+
+
+def _matroska_promise(head: bytes) -> tuple[float, float]:
+    """Return the place where the segment ends, and its duration in seconds; 0 for what is not stated."""
+    at, ends, tick_ns, ticks = 0, 0, 1_000_000, 0.0
+    while (found := read_head(head, at)) is not None:
+        element, size, content = found
+        at = content
+        if element == CLUSTER:
+            break
+        if element == SEGMENT:
+            ends = 0 if size is None else content + size
+        elif element == _TICK_NS and size is not None:
+            tick_ns = int.from_bytes(head[content : content + size], "big")
+            at += size
+        elif element == _DURATION and size in (4, 8) and content + size <= len(head):
+            (ticks,) = struct.unpack_from(">f" if size == 4 else ">d", head, content)
+            at += size
+        elif element != _INFO:
+            at += size or 0
+    return ends, ticks * tick_ns * 1e-9
+
+
+def _asf_promise(head: bytes) -> tuple[float, float]:
+    """Return the size of the file in bytes and its duration in seconds."""
+    at = head.find(_ASF_FILE)
+    if at < 0 or at + 92 > len(head):
+        return 0, 0
+    size, _, _, played, _, before_ms, flags = struct.unpack_from("<QQQQQQI", head, at + 40)
+    return 0 if flags & _BROADCAST else size, played * 1e-7 - before_ms * 1e-3
+
+
+def _flv_number(head: bytes, name: bytes) -> float:
+    """Return a number of the metadata (AMF 0: a name behind its length, and type 0), or 0."""
+    at = head.find(struct.pack(">H", len(name)) + name + b"\0")
+    begin = at + 3 + len(name)
+    return float(struct.unpack_from(">d", head, begin)[0]) if at >= 0 and begin + 8 <= len(head) else 0.0
 
 
 def cut_off(media: bytes | memoryview) -> str | None:
