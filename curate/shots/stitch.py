@@ -30,7 +30,11 @@ Floats = NDArray[np.float32]
 class StitchConfig(Settings):
     """Merging of over-split shots. docs/benchmarks/stitch.md has the measurements behind the defaults."""
 
-    enabled: bool = Field(True, description="merge neighbouring shots that show one scene")
+    enabled: bool = Field(
+        False,
+        description="merge neighbouring shots that look like one scene; for a detector that splits too often, since"
+        " it takes back true cuts between similar pictures as well",
+    )
     samples_per_s: float = Field(6.25, gt=0, le=60, description="embedded pictures per second of the source")
     min_similarity: float = Field(
         0.7,

@@ -2,6 +2,7 @@
 
     python -m tests.bench.shot_detectors [--videos DIR] [--joined N] [--network]
     python -m tests.bench.shot_detectors --kinds FOLDER [--part PART] [--detectors NAME ...]
+    python -m tests.bench.shot_detectors --kinds FOLDER --part PART --clips [KEY=VALUE ...]
 
 Prints JSON. Every detector decodes the same files in this run, on its own; CPU seconds count all threads. The
 held-out videos are joined from footage of the montages that is not in `originals/`, on which the detector was
@@ -10,6 +11,9 @@ tuned, with a seed of their own.
 With ``--kinds``: what they find and what misleads them, kind by kind, on hard videos. FOLDER holds what
 `tests.bench.shot_corpus` made, or, with --part, the footage itself: of that part the films whose truth in
 `shot_truth.json` was read by eye.
+
+With ``--clips``: how many of the clips that curation makes of them hold a transition, by default and with each of the
+settings, such as ``stitch.enabled=true``.
 """
 
 import argparse
@@ -23,10 +27,24 @@ from typing import Any
 
 import av
 import numpy as np
+import yaml
 
+from reelweave.curate.config import CurateConfig
 from reelweave.curate.shots import ColourDetector, ColourDetectorConfig, ShotConfig, Transition, make_detector
-from reelweave.curate.shots.score import Counts, FileScore, Truth, analysis_frames, load_truth, score, summary
+from reelweave.curate.shots.score import (
+    TOLERANCE,
+    Counts,
+    FileScore,
+    TrueTransition,
+    Truth,
+    analysis_frames,
+    load_truth,
+    score,
+    summary,
+)
+from reelweave.curate.shots.spans import Span, spans
 from reelweave.curate.shots.transnet import network
+from reelweave.curate.source_pass.scan import scan
 from tests.bench.shot_corpus import part_of, truth_of
 from tests.bench.shot_footage import VIDEO_SUFFIXES, shots_of_montages, write_video
 
@@ -205,6 +223,60 @@ def measure_kinds(detect: Detect, videos: list[tuple[Path, Truth, list[dict[str,
     }
 
 
+def holds(clip: Span, transition: TrueTransition) -> bool:
+    """Whether a clip shows both sides of a transition, beyond what an edge may be off."""
+    return clip.first + TOLERANCE <= transition.start_frame and transition.end_frame < clip.last - TOLERANCE
+
+
+def measure_clips(videos: list[tuple[Path, Truth, list[dict[str, Any]]]], setting: str) -> dict[str, Any]:
+    """Clips, how many hold a required transition, and of which kinds, by curation's own pass with one setting."""
+    sections: dict[str, Any] = {"cut": {"ahead_mb": 0}}
+    if setting:
+        keys, value = setting.split("=")
+        *path_keys, last = keys.split(".")
+        section = sections
+        for key in path_keys:
+            section = section.setdefault(key, {})
+        section[last] = yaml.safe_load(value)
+    config = CurateConfig.model_validate(sections).source_stage()
+    clips = impure = 0
+    duration_s = clip_s = 0.0
+    kinds = Counter[str]()
+    mistakes: dict[str, Any] = {}
+    for path, truth, _ in videos:
+        with path.open("rb") as file, scan(file, config) as scanned:
+            if scanned.timeline.frames != truth.frames:
+                mistakes[path.name] = f"left out: {scanned.timeline.frames} frames, not {truth.frames}"
+                continue
+            pieces = [
+                span
+                for span in spans(scanned.timeline, scanned.transitions, None, config.spans)
+                if span.fault is None
+            ]
+            duration_s += float(scanned.timeline.times_s[-1])
+        inside = {
+            span: [each for each in truth.transitions if each.required and holds(span, each)]
+            for span in pieces
+        }
+        clips, clip_s = clips + len(pieces), clip_s + sum(span.end_s - span.start_s for span in pieces)
+        impure += sum(bool(held) for held in inside.values())
+        kinds.update(each.type for held in inside.values() for each in held)
+        mistakes |= {
+            f"{path.name} {span.first}-{span.last}": [[each.type, each.start_frame] for each in held]
+            for span, held in inside.items()
+            if held
+        }
+    return {
+        "clips": clips,
+        "hold_a_transition": impure,
+        "purity": round(1 - impure / clips, 4) if clips else 1.0,
+        "clip_s": round(clip_s, 1),
+        "source_s": round(duration_s, 1),
+        "transitions_inside": dict(kinds.most_common()),
+        "mistakes": mistakes,
+    }
+
+
 def side_by_side(videos: Path, joined: int, with_network: bool) -> dict[str, Any]:
     """Return what every detector finds on the corpus and on held-out joins."""
     detectors = {
@@ -255,6 +327,9 @@ def main() -> None:
     parser.add_argument("--network", action="store_true", help="hybrid and transnetv2 too (slow)")
     parser.add_argument("--kinds", type=Path, metavar="FOLDER", help="hard videos, kind by kind, instead")
     parser.add_argument("--part", choices=PARTS, help="of the footage in FOLDER")
+    parser.add_argument(
+        "--clips", nargs="*", metavar="KEY=VALUE", help="clips that hold a transition, instead"
+    )
     parser.add_argument("--detectors", nargs="+", choices=sorted(DETECTORS), default=["decode", "colour"])
     arguments = parser.parse_args()
     if arguments.kinds is None:
@@ -263,6 +338,12 @@ def main() -> None:
         if {"hybrid", "transnetv2"} & set(arguments.detectors):
             network()  # loading it belongs to no video
         videos = hard_films(arguments.kinds, arguments.part)
+        if arguments.clips is not None:
+            report = {
+                setting or "defaults": measure_clips(videos, setting) for setting in ("", *arguments.clips)
+            }
+            print(json.dumps(report, indent=1))
+            return
         report = {name: measure_kinds(DETECTORS[name](), videos) for name in arguments.detectors}
     print(json.dumps(report, indent=1))
 

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
 
@@ -9,10 +10,12 @@ from reelweave.curate.frames.perceptual import PICTURE
 from reelweave.curate.shots import ColourDetector, ColourDetectorConfig, Transition
 from reelweave.curate.shots.score import Counts, analysis_frames, load_truth, score
 from reelweave.curate.shots.stitch import SampleEmbeddings, StitchConfig, stitch
+from tests.cutting import curated
+from tests.filter_footage import encode
 from tests.media import CORPUS, NO_CORPUS
 from tests.thorough import thorough
 
-CONFIG = StitchConfig()
+CONFIG = StitchConfig(enabled=True)
 
 
 def film(*scenes: tuple[int, int]) -> SampleEmbeddings:
@@ -55,9 +58,25 @@ def test_cuts_with_no_sample_between_them_go_or_stay_together() -> None:
     assert stitch(cuts, film((1, 42), (2, 58)), 100, CONFIG) == cuts
 
 
-def test_it_can_be_switched_off() -> None:
-    off = StitchConfig(enabled=False)
-    assert stitch([cut(40)], SampleEmbeddings(off), 80, off) == [cut(40)]
+def test_a_jump_cut_ends_a_clip_unless_stitching_is_asked_for(tmp_path: Path) -> None:
+    """Both sides show one scene, a tenth nearer in the second."""
+    rng = np.random.default_rng(0)
+    scene = cv2.resize(
+        rng.integers(0, 256, (12, 20, 3), dtype=np.uint8), (640, 384), interpolation=cv2.INTER_CUBIC
+    )
+    sides = [
+        cv2.resize(scene[192 - height // 2 :][:height, 316 - width // 2 :][:, :width], (256, 144))
+        for width, height in ((532, 300), (484, 272))
+    ]
+    pictures = [
+        np.clip(sides[number >= 60] + rng.integers(-2, 3, sides[0].shape), 0, 255).astype(np.uint8)
+        for number in range(120)
+    ]
+    film = encode(tmp_path / "jump.mp4", pictures)
+    records = [record for record, _ in curated(film, tmp_path / "a")]
+    assert [(record.start_s, record.end_s) for record in records] == [(0, 2.4), (2.4, 4.8)]
+    (record, _), *others = curated(film, tmp_path / "b", stitch={"enabled": True})
+    assert (record.start_s, record.end_s, others) == (0, 4.8, [])
 
 
 @thorough
