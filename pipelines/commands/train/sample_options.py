@@ -30,6 +30,15 @@ _FLAGS = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `reelweave sample`."""
+    _add_models(parser)
+    _add_videos(parser)
+    _add_cache(parser)
+    _add_execution(parser)
+    add_storage_arguments(parser)
+
+
+def _add_models(parser: argparse.ArgumentParser) -> None:
+    """Add the options of where weights come from."""
     models = parser.add_mutually_exclusive_group(required=True)
     models.add_argument(
         "--checkpoint",
@@ -55,6 +64,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PATH",
         help="exported adapters of the other expert, for --config or --checkpoint",
     )
+
+
+def _add_videos(parser: argparse.ArgumentParser) -> None:
+    """Add the options of what is made: captions, size, and the keys of `SampleConfig`."""
     prompts = parser.add_mutually_exclusive_group(required=True)
     prompts.add_argument("--prompt", metavar="TEXT", help="caption of the video")
     prompts.add_argument(
@@ -94,6 +107,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="frames to take from the beginning of --image (default: 1)",
     )
+
+
+def _add_cache(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the cache of blocks."""
     parser.add_argument(
         "--cache",
         choices=("first_block", "teacache"),
@@ -103,6 +120,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         field = BlockCacheConfig.model_fields[key]
         help_text = f"{field.description} (default: {field.default:g})"
         parser.add_argument(f"--cache-{option}", type=float, metavar=metavar, help=help_text)
+
+
+def _add_execution(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ranks, memory and files, which do not change what a video shows."""
     parser.add_argument(
         "--layout",
         default="together",
@@ -142,7 +163,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PATH",
         help="video to write, or folder for --prompts (default: sample.mp4, samples)",
     )
-    add_storage_arguments(parser)
 
 
 def read_options(options: argparse.Namespace) -> tuple[SampleConfig, list[Request], Path]:
@@ -184,9 +204,11 @@ def _config(options: argparse.Namespace) -> SampleConfig:
         raise UsageError(f"--decode-gib {options.decode_gib:g} must be above 0")
     if options.fps is not None and not 1 <= options.fps <= _MAX_FPS:
         raise UsageError(f"--fps {options.fps} must be from 1 to {_MAX_FPS}")
+    # Options that are given; all others have the defaults of the configuration.
     values: dict[str, Any] = {name: value for name in _FLAGS if (value := getattr(options, name)) is not None}
     if "timesteps" in values:
         values["timesteps"] = tuple(values["timesteps"].split(","))
+    # Limits of the cache mean nothing without one.
     thresholds = {"threshold": options.cache_threshold, "min_psnr_db": options.cache_min_psnr}
     thresholds = {name: value for name, value in thresholds.items() if value is not None}
     if options.cache is not None:
@@ -198,6 +220,7 @@ def _config(options: argparse.Namespace) -> SampleConfig:
     try:
         return SampleConfig(height=height, width=width, batched=options.batched, **values)
     except ValidationError as error:
+        # The configuration's own words, with the option that it was set by.
         first = error.errors()[0]
         if not first["loc"]:
             raise UsageError(f"--timesteps: {first['msg'].removeprefix('Value error, ')}") from error

@@ -158,6 +158,13 @@ def _loss_charts(runs: Sequence[RunNumbers]) -> Iterator[Chart]:
     }
     if held_out:
         yield curves("held-out", "Held-out loss", _of_loss(held_out), "loss")
+    yield from _divided_loss_charts(runs)
+    yield from _term_charts(runs)
+
+
+def _divided_loss_charts(runs: Sequence[RunNumbers]) -> Iterator[Chart]:
+    """Yield the losses by bucket and by diffusion time, of training and of held-out clips."""
+    many = len(runs) > 1
     for kind, what in (("train", "Training loss"), ("held_out", "Held-out loss")):
         buckets, left_out = _buckets(runs, kind)
         note = (
@@ -174,17 +181,31 @@ def _loss_charts(runs: Sequence[RunNumbers]) -> Iterator[Chart]:
         }
         if times:
             yield curves(f"{kind}-times", f"{what} by diffusion time", _of_loss(times), "loss")
-    for term in dict.fromkeys(term for run in runs for term in run.steps.terms):
+
+
+def _term_charts(runs: Sequence[RunNumbers]) -> Iterator[Chart]:
+    """Yield a chart for each term that losses are sums of."""
+    many = len(runs) > 1
+    for term_index, term in enumerate(dict.fromkeys(term for run in runs for term in run.steps.terms)):
         of = {
             _label(run, many, term): (run.steps.series, f"parts/{term}")
             for run in runs
             if term in run.steps.terms
         }
-        term_index = list(dict.fromkeys(name for run in runs for name in run.steps.terms)).index(term)
         yield curves(f"term-{term_index}", f"Term of the loss: {term}", of, "loss")
 
 
 def _time_charts(runs: Sequence[RunNumbers]) -> Iterator[Chart]:
+    yield from _part_charts(runs)
+    yield from _draw_charts("step-time", "Time of a step", runs, "step_s", "seconds")
+    yield from _draw_charts("mfu", "Model FLOPs utilization (MFU)", runs, "mfu", "share of the peak")
+    yield from _draw_charts("tokens", "Throughput", runs, "tokens_per_s", "tokens/s")
+    yield from _draw_charts("pauses", "Pauses between steps", runs, "pause_s", "seconds")
+    yield from _rank_charts(runs)
+
+
+def _part_charts(runs: Sequence[RunNumbers]) -> Iterator[Chart]:
+    """Yield the parts of a step: of each run, and over the steps of a single one."""
     named = {f"{part}_s": _PART_NAMES.get(part, part) for part in PARTS}
     parts = {
         run.name: {_PART_NAMES.get(part, part): seconds for part, seconds in run.steps.whole.parts.items()}
@@ -196,10 +217,10 @@ def _time_charts(runs: Sequence[RunNumbers]) -> Iterator[Chart]:
     if len(runs) == 1 and parts:
         note = "Mean over all ranks; waiting is for the last rank's gradients."
         yield stack_curves("parts-steps", "Parts of a step", runs[0].steps.series, named, "seconds", note)
-    yield from _draw_charts("step-time", "Time of a step", runs, "step_s", "seconds")
-    yield from _draw_charts("mfu", "Model FLOPs utilization (MFU)", runs, "mfu", "share of the peak")
-    yield from _draw_charts("tokens", "Throughput", runs, "tokens_per_s", "tokens/s")
-    yield from _draw_charts("pauses", "Pauses between steps", runs, "pause_s", "seconds")
+
+
+def _rank_charts(runs: Sequence[RunNumbers]) -> Iterator[Chart]:
+    """Yield which ranks the others waited for, and how long each rank waited."""
     waits = {
         _label(run, len(runs) > 1, f"rank {wait.rank}"): {"waited for it": wait.waited_s}
         for run in runs
