@@ -17,6 +17,7 @@ from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
 from reelweave.curate.config import CurateConfig, config_digest
+from reelweave.curate.cut import CutConfig
 from reelweave.curate.frames.decode.decoder import Decoder
 from reelweave.curate.frames.picture import Finisher, Geometry
 from reelweave.curate.frames.source import open_video
@@ -52,7 +53,7 @@ def bench_curate(videos: str, config: CurateConfig) -> dict[str, Any]:
             cpu_s = time.process_time() - began
             kept_records = [record for record in records if record.state == "kept"]
             if kept_records:
-                floor_s = floor(source, kept_records, config).cpu_s
+                floor_s = floor(source, kept_records, config.cut).cpu_s
                 files.append(
                     {"source": source.uri, "cpu_s": cpu_s, "floor_cpu_s": floor_s, "ratio": cpu_s / floor_s}
                 )
@@ -65,7 +66,7 @@ def bench_curate(videos: str, config: CurateConfig) -> dict[str, Any]:
     }
 
 
-def floor(source: SourceRef, kept_records: list[Record], config: CurateConfig) -> Floor:
+def floor(source: SourceRef, kept_records: list[Record], config: CutConfig) -> Floor:
     """Measure CPU seconds of one bare decode of a source and one bare encode of its kept frames."""
     frames = 0
     with Path(source.location).open("rb") as file, open_video(file) as (container, stream):
@@ -77,7 +78,7 @@ def floor(source: SourceRef, kept_records: list[Record], config: CurateConfig) -
     return Floor(frames, decode_s, sum(_encode_s(source, record, config) for record in kept_records))
 
 
-def _encode_s(source: SourceRef, record: Record, config: CurateConfig) -> float:
+def _encode_s(source: SourceRef, record: Record, config: CutConfig) -> float:
     """Measure CPU seconds of encoding as many frames as a clip has, from its start in the source."""
     assert record.start_s is not None
     size = Geometry(record.width, record.height)
@@ -109,13 +110,13 @@ def _encode_s(source: SourceRef, record: Record, config: CurateConfig) -> float:
     return spent
 
 
-def _encoder(target: Any, size: Geometry, record: Record, config: CurateConfig) -> VideoStream:
+def _encoder(target: Any, size: Geometry, record: Record, config: CutConfig) -> VideoStream:
     stream: VideoStream = target.add_stream("libx264", rate=round(record.fps))
     stream.width, stream.height, stream.pix_fmt = size.width, size.height, "yuv420p"
     stream.time_base = stream.codec_context.time_base = 1 / Fraction(round(record.fps))
-    stream.codec_context.thread_count = config.cut.threads
-    stream.codec_context.gop_size = config.cut.keyframe_every
-    stream.options = {"crf": str(config.cut.crf), "preset": config.cut.preset, "x264-params": "mbtree=0"}
+    stream.codec_context.thread_count = config.threads
+    stream.codec_context.gop_size = config.keyframe_every
+    stream.options = {"crf": str(config.crf), "preset": config.preset, "x264-params": "mbtree=0"}
     return stream
 
 

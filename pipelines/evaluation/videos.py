@@ -87,6 +87,7 @@ def read_video(path: Path, size: tuple[int, int] | None = None) -> tuple[NDArray
     from reelweave.loader.read.decode import decode
 
     try:
+        # Number and size of frames, before any memory is taken for them.
         data = path.read_bytes()
         frames = count_shown(data)
         with open_clip(data) as (container, stream):
@@ -98,6 +99,7 @@ def read_video(path: Path, size: tuple[int, int] | None = None) -> tuple[NDArray
         raise RunError(f"{path} is no video: {first_line(error)}") from error
     if not 0 < 3 * frames * height * width <= _MOST_BYTES:
         raise RunError(f"{path} has {frames} frames of {height}x{width}, which is too much to evaluate")
+    # All frames at once, which the metrics go over several times.
     video_CTHW = np.empty((3, frames, height, width), np.uint8)
     try:
         decode(data, np.arange(frames), video_CTHW, upright=False)

@@ -160,6 +160,7 @@ def _source(uri: str, config: TrainRunConfig) -> Dataset:
     source = open_dataset(uri, config.storage)
     if source.latents is not None:
         raise UsageError(f"{uri} is a version with latents itself; make another from {source.latents.source}")
+    # Clips of others' tars stay where they are: a version of them holds latents alone.
     carries = (
         config.latents.clips or config.latents.on_the_fly or config.latents.device_hour_price is not None
     )
@@ -168,6 +169,7 @@ def _source(uri: str, config: TrainRunConfig) -> Dataset:
             f"{uri} is an index over tars of others, whose clips are not carried: leave latents.clips,"
             " latents.on_the_fly and latents.device_hour_price unset"
         )
+    # A version holds one shape of each clip.
     buckets = config.stream.buckets
     names = {str(bucket) for bucket in buckets_of(buckets)}
     if unknown := [name for name in config.latents.on_the_fly if name not in names]:

@@ -272,6 +272,7 @@ def _print(
     out = stdout()
     keys = {policy: _keys(plan) for policy, plan in results.items()}
     packs = _PACKS if options.regime == "pack" else {}
+    # A row for each share, a column for each policy.
     rows: list[tuple[str, ...]] = [
         (
             label,
@@ -284,6 +285,7 @@ def _print(
         rows.append((label, *(f"{plan.idle_with_error[error]:.2%}" for plan in results.values())))
     rows.append(("plan ms per step", *(f"{plan.plan_ms_per_step:.1f}" for plan in results.values())))
     out.print(table(title, ["mean over steps", *results], rows))
+    # What the shares mean.
     notes = [
         *advice,
         "CV: (max - min) / max over the ranks; idle: 1 - mean / max, the share of time spent waiting",

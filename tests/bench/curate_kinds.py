@@ -82,7 +82,7 @@ def times(source: SourceRef, config: CurateConfig) -> Times:
         records = work(source).records
         cpu_s = time.process_time() - began
     kept = [record for record in records if record.state == "kept"]
-    return cpu_s, floor(source, kept, config).cpu_s, converting(source, kept)
+    return cpu_s, floor(source, kept, config.cut).cpu_s, converting(source, kept)
 
 
 def converting(source: SourceRef, kept: list[Record]) -> float:

@@ -160,7 +160,7 @@ def profile(source: SourceRef, config: CurateConfig) -> dict[str, float]:
         with watch.part("rest"):
             records = work(source).records
     kept = [record for record in records if record.state == "kept"]
-    bare = floor(source, kept, config)
+    bare = floor(source, kept, config.cut)
     spent = {name: watch.spent[name] for name in (*PARTS, "rest")}
     spent |= {"all": sum(spent.values()), "floor: decode": bare.decode_s, "floor: encode": bare.encode_s}
     return {"frames": bare.frames, "clips": len(kept)} | {

@@ -228,6 +228,7 @@ def _forecast(options: argparse.Namespace, config: "CurateConfig") -> int:
     if options.json:
         print_json(asdict(forecast))
         return 0
+    # Estimates with their bounds, in the order of the work.
     units = {
         "clips": "clips",
         "clip_gb": "GB of clips",

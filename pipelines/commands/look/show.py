@@ -40,6 +40,7 @@ def run(options: argparse.Namespace) -> int:
     config = storage_config(options)
     dataset = open_dataset(options.dataset, config)
     rows = find_rows(dataset, options.clip, options.at)
+    # One clip is shown with all that is known of it.
     if len(rows) == 1 or (rows[0]["key"] or "").startswith(options.clip):
         facts = clip_facts(dataset, rows[0], kept_config(dataset.storage, config).buckets)
         if options.json:
@@ -50,6 +51,7 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print_json({"dataset": dataset.storage.root, "source": rows[0]["source"], "spans": rows})
         return 0
+    # A source is shown by its spans.
     columns = ["key", "from s", "to s", "state", "stage", "reason"]
     cells = [
         [_text(row[name]) for name in ("key", "start_s", "end_s", "state", "stage", "reason")] for row in rows

@@ -212,6 +212,7 @@ def _describe_degrees(degrees: SampleLayoutConfig) -> str:
 def _print(result: dict[str, Any], config: SampleConfig) -> None:
     layout = " ".join(f"{name}={degree}" for name, degree in result["layout"].items() if degree != 1)
     seconds = ", ".join(f"{stage} {value:.1f} s" for stage, value in result["seconds"].items())
+    # What was made: one video, or those of a file of prompts.
     if "prompt" in result:
         summary = f"{config.frames} frames of {config.height}x{config.width} at {result['fps']} fps, seed {config.seed}"
     else:
@@ -222,6 +223,7 @@ def _print(result: dict[str, Any], config: SampleConfig) -> None:
         f"{result['out']}: {summary}, {result['weights']} weights of {result['checkpoint']}",
         f"{layout or 'one process'}: {seconds}; {sum(result['sent_bytes']):,} bytes sent between ranks",
     ]
+    # What a decode took, and what a cache cost in quality.
     lines += [
         f"decode of {'x'.join(map(str, plan['latents']))} latents: {plan['tiles']} tiles, {plan['peak_gib']} GiB at the"
         " peak"

@@ -126,12 +126,14 @@ def _show(file: str, described: dict[str, Any]) -> None:
     ]
     for line in lines:
         out.print(line, markup=False, soft_wrap=True)
+    # Eras of the epoch, each with its own number of ranks and microbatches.
     parts = [
         {**part, "cost": "as configured" if part["cost"] is None else json.dumps(part["cost"])}
         for part in described["parts"]
     ]
     rows = [(index, *part.values()) for index, part in enumerate(parts)]
     out.print(table("parts of the epoch", ["part", *parts[0]], rows))
+    # Whether the state fits the dataset and configuration that were given.
     if "why_not" in described:
         out.print(f"it does not fit: {described['why_not']}", style="red", markup=False, soft_wrap=True)
     elif "fits" in described:

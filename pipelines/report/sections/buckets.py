@@ -113,6 +113,7 @@ def _batch_chart(buckets: Sequence[BucketStats], budgets: Budgets) -> list[Chart
     """Return the buckets below the limits of B over S (AdaptiveLoad, equation 2); none without buckets."""
     if not buckets:
         return []
+    # The limits of B, drawn a little beyond the shortest and the longest bucket.
     shortest, longest = buckets[0].length, buckets[-1].length
     lengths = np.unique(np.geomspace(max(1, shortest / 1.5), longest * 1.5, 60).astype(np.int64)).tolist()
     curves: dict[str, list[tuple[float, float]]] = {}
@@ -120,6 +121,7 @@ def _batch_chart(buckets: Sequence[BucketStats], budgets: Budgets) -> list[Chart
         for bound, batch in batch_bounds(length, budgets).items():
             if batch >= 1:
                 curves.setdefault(bound, []).append((length, batch))
+    # Buckets on them.
     points = [
         {
             "x": bucket.length,

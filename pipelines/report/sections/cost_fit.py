@@ -76,6 +76,7 @@ def _errors(figures: CostFitFigures) -> list[Chart]:
         (lambda shape: shape.held_out_s, "fit-held-out", "Errors of lengths that a fit has not seen"),
     ]
     for predict, name, title in kinds:
+        # A point for each measured shape and fit, in percent of the measured time.
         points = [
             {
                 "x": shape.length,
@@ -88,6 +89,7 @@ def _errors(figures: CostFitFigures) -> list[Chart]:
             if (predicted := predict(shape)[fit]) is not None
         ]
         if points:
+            # The line of no error, over all lengths.
             reach = [shape.length for shape in figures.shapes]
             curves = {"measured": [(min(reach), 0.0), (max(reach), 0.0)]}
             charts.append(

@@ -97,6 +97,7 @@ def _charts(planned: PlannedPolicies, buckets: Sequence[BucketStats]) -> list[Ch
             for policy, numbers in policies.items()
         }
 
+    # Throughput beside the baseline's, and B over S of each policy.
     throughput = by_step(lambda step: planned.relative_throughput(step.tokens / step.span))
     length = {f"{bucket.frames}x{bucket.height}x{bucket.width}": bucket.length for bucket in buckets}
     sizes: dict[str, list[tuple[float, float]]] = {
@@ -115,6 +116,7 @@ def _charts(planned: PlannedPolicies, buckets: Sequence[BucketStats]) -> list[Ch
         lines("step-throughput", "Throughput by step, of equal_token's mean", throughput, "step", "times"),
         lines("step-batches", "Mean B by S", sizes, "S, tokens", "B, samples", log_y=True),
     ]
+    # Predicted times differ from B*S^2 only under a measured cost.
     if any(numbers.metrics.compute_cv != numbers.metrics.compute_cv_s2 for numbers in policies.values()):
         time = lines(
             "step-cv",

@@ -52,6 +52,7 @@ def record(sets: Sequence[bytes]) -> bytes:
     sequences = [sequence_set(unit) for unit in sets if kind_of(unit) == SPS]
     levels = [sequence.profile_level for sequence in sequences]
     first = sequences[0]
+    # Version, tier and profile; then compatibility and constraints that hold for all, and the largest level.
     parts = [
         bytes(
             (1, max(level[0] & _TIER for level in levels) | max(sequence.profile for sequence in sequences))
@@ -78,6 +79,7 @@ def record(sets: Sequence[bytes]) -> bytes:
             )
         ),
     ]
+    # An array for each kind of set, with the mark that it is complete.
     arrays = [[unit for unit in sets if kind_of(unit) == kind] for kind in (VPS, SPS, PPS)]
     parts.append(bytes((len(arrays),)))
     for kind, units in zip((VPS, SPS, PPS), arrays, strict=True):

@@ -156,12 +156,14 @@ def _words(chosen: Tried, planned: PolicyNumbers, budgets: Budgets, steps: Steps
             f" {chosen.idle:.2%} of the time under balanced, and nothing else that was tried is more than"
             f" {_AS_GOOD:.0%} faster."
         ]
+    # More microbatches per step, and what that gains.
     words = [
         f"Give every rank {of_microbatches(chosen.microbatches)} per step (stream.microbatches) and let"
         f" balanced place them: ranks then wait {chosen.idle:.2%} of the time,"
         f" with {of_microbatches(steps.microbatches)} {planned.metrics.idle:.2%};"
         f" throughput {'rises' if gain >= 0 else 'falls'} by {abs(gain):.1%}."
     ]
+    # A limit that keeps the longest samples from making others wait.
     if chosen.limit is not None and chosen.limit != budgets.cost_limit:
         name = "compute_budget" if budgets.cost is None else "target_step_s"
         words.append(
