@@ -122,7 +122,7 @@ class SourceStageConfig(BaseModel, frozen=True, extra="forbid"):
             the ledger notices.
     """
 
-    REVISION: ClassVar = 57
+    REVISION: ClassVar = 58
 
     probe: ProbeConfig = ProbeConfig()
     shots: ShotConfig = ShotConfig()

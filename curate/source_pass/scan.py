@@ -18,6 +18,7 @@ from reelweave.curate.frames.container.edit_list import edit_faults, kept_lead
 from reelweave.curate.frames.container.encryption import encryption
 from reelweave.curate.frames.container.further_film import begins_behind, further_film
 from reelweave.curate.frames.container.immersive import immersive
+from reelweave.curate.frames.container.side_data import side_data
 from reelweave.curate.frames.container.stream_choice import SoundChoice, choose_sound, left_out
 from reelweave.curate.frames.decode.decoder import Decoder
 from reelweave.curate.frames.frame_times import Damage, FrameTimes, timeline
@@ -51,6 +52,9 @@ _ONE_DURATION = frozenset({"matroska,webm", "asf", "mpegts", "mpeg", "flv"})
 
 TRANSPARENT = "transparent pixels shown over black"
 TURNED = "turned upright as its codec says (display orientation), which players may not do"
+TURNED_TWICE = (
+    "turned upright as its codec says (display orientation), though its container states a turn as well"
+)
 DEINTERLACED = "interlaced without a mark; deinterlaced"
 PARTLY_COMBED = "parts of its source are interlaced without a mark; left as they are"
 
@@ -316,7 +320,7 @@ def _scan(file: BinaryIO, config: SourceStageConfig, segments: Sequence[Segment]
                     filter(
                         None,
                         [
-                            TURNED if decoder.turned else "",
+                            _turned(stream) if decoder.turned else "",
                             stored,
                             kept_lead(header.container, float((pts[0] or 0) * time_base)),
                             left_out(container, choice),
@@ -362,6 +366,10 @@ def check_order(file: BinaryIO) -> None:
         raise SourceError(
             "is several fragmented films joined, whose frames are not told apart; split the file"
         )
+
+
+def _turned(stream: VideoStream) -> str:
+    return TURNED_TWICE if side_data(stream).is_turned else TURNED
 
 
 def _remark(line: FrameTimes, combed: bool, transparent: bool, others: str, uneven: str) -> str:

@@ -16,6 +16,7 @@ _DOLBY_VISION = re.compile(
     r"^ {6}DOVI configuration record: .*\bprofile: (\d+),.* bl flag: (\d+), compatibility id: (\d+)",
     re.MULTILINE,
 )
+_TURN = re.compile(r"^ {6}Display Matrix: rotation of (-?[\d.]+) degrees", re.MULTILINE)
 _CROP = re.compile(r"^ {6}Frame Cropping: (\d+)/(\d+)/(\d+)/(\d+)", re.MULTILINE)
 
 
@@ -35,12 +36,14 @@ class SideData:
 
     dolby_vision: DolbyVision | None = None
     crop: Crop | None = None
+    is_turned: bool = False
 
 
 def side_data(stream: VideoStream) -> SideData:
     """Return what the container of a stream states of it, in MP4, MOV, Matroska and MPEG-TS."""
     part = described_stream(stream.container, stream.index)
-    return SideData(_dolby_vision(part), _crop(part))
+    turn = _TURN.search(part)
+    return SideData(_dolby_vision(part), _crop(part), turn is not None and float(turn[1]) != 0)
 
 
 def _dolby_vision(text: str) -> DolbyVision | None:

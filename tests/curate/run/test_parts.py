@@ -18,6 +18,7 @@ from reelweave.loader.dataset import open_dataset
 from reelweave.loader.dataset.colour.light import light_of
 from tests.curate.frames.container.test_immersive import views
 from tests.curate.frames.container.test_side_data import with_entry_box
+from tests.curate.frames.decode.test_lasting_turn import film as turned_film
 from tests.curate.run.test_run import SMALL_WORDS, config, published, tree
 from tests.media import write_video
 from tests.player import ffmpeg
@@ -233,6 +234,19 @@ def test_what_is_unusual_stays_whole(films: Making, write: Writing, tmp_path: Pa
         assert whys == {"damaged.mp4": "some of it is damaged"}
     else:
         assert whys["open.mp4"] == "decoding cannot begin exactly at one of its key frames"
+
+
+def turned(folder: Path) -> None:
+    turned_film(folder / "turned.mp4", "libx264", every=25)
+    (folder / "whole.mp4").unlink()
+
+
+def test_films_that_their_codec_turns_stay_whole(films: Making, tmp_path: Path) -> None:
+    """Clips of such a film of half an hour had no reason."""
+    some, out = films(turned), tmp_path / "dataset"
+    done = steps(some.folder, out, part_s=1.0)
+    assert tree(out) == some.whole
+    assert set(done) == {("turned.mp4", "its codec turns some of it")}
 
 
 @pytest.mark.parametrize("mode", but(["encode"], ["encode", "smart"]))

@@ -7,9 +7,10 @@ import av
 import numpy as np
 import pytest
 
+from reelweave.curate.source_pass.scan import TURNED_TWICE
 from reelweave.loader.dataset.samples.frames.nal_units import prefix_bytes
 from tests.cutting import curated
-from tests.media import read_number, write_video
+from tests.media import read_number, with_display_matrix, write_video
 from tests.player import ffmpeg
 from tests.thorough import but
 
@@ -68,6 +69,14 @@ def test_a_message_at_each_key_frame_turns_the_whole_film(tmp_path: Path, name: 
     with av.open(io.BytesIO(clip)) as container:
         pictures = [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
     assert [read_number(np.rot90(picture, -1)) for picture in pictures] == list(range(FRAMES))
+
+
+def test_a_turn_that_the_container_states_too_is_said(tmp_path: Path) -> None:
+    path = film(tmp_path / "a.mp4", "libx264", every=25)
+    path.write_bytes(with_display_matrix(path.read_bytes(), 0, -1, 1, 0))
+    ((record, _),) = curated(path, tmp_path / "out")
+    assert (record.width, record.height) == SIZE[::-1]
+    assert record.reason == TURNED_TWICE
 
 
 def test_a_message_for_its_own_picture_alone_turns_no_other(tmp_path: Path) -> None:
