@@ -2,6 +2,7 @@
 
 import socket
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 from torch.distributed import TCPStore
@@ -32,3 +33,12 @@ def test_a_reserved_port_is_given_to_nobody_else(reuse: int) -> None:
         assert port not in given
     with reserved_port([port]) as again:
         assert again == port
+
+
+def test_no_test_gives_a_port_away_before_it_is_used() -> None:
+    """A port of a socket that is closed again may be anybody's. The one test that is named has a socket that listens."""
+    tests = Path(__file__).parent
+    choosing = {
+        str(path.relative_to(tests)) for path in tests.rglob("*.py") if "getsockname" in path.read_text()
+    }
+    assert choosing == {"ports.py", "test_ports.py", "loader/storage/test_storage_s3.py"}

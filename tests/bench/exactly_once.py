@@ -47,6 +47,7 @@ from tests.bench.disturbances import (
 from tests.bench.exactly_once_table import page
 from tests.bench.places import BUCKET, Place, on_s3
 from tests.media import write_video
+from tests.ports import reserved_port
 from tests.s3server import make_bucket, s3_client, s3_server
 from tests.warm import Command, Warm
 
@@ -134,7 +135,8 @@ class Lab:
             self._shift(0.0)
             self._warm[True] = self._stack.enter_context(Warm(faked(self._offset), _SLEEP))
         if "ray" in self._runners:
-            self._cluster = self._stack.enter_context(ray_cluster(self.folder))
+            port = self._stack.enter_context(reserved_port())
+            self._cluster = self._stack.enter_context(ray_cluster(self.folder, port))
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -300,10 +302,9 @@ def faked(offset: Path) -> dict[str, str]:
 
 
 @contextmanager
-def ray_cluster(folder: Path) -> Iterator[tuple[int, str]]:
+def ray_cluster(folder: Path, port: int) -> Iterator[tuple[int, str]]:
     """A cluster of two processors on this machine: process id of its starter, and its address."""
     ray = Path(sys.executable).with_name("ray")
-    port = str(random.randrange(20000, 30000))
     command = [str(ray), "start", "--head", "--block", f"--port={port}"]
     command += ["--num-cpus=2", "--include-dashboard=false", "--object-store-memory=120000000"]
     command += [f"--temp-dir={folder}/ray", "--disable-usage-stats"]

@@ -11,6 +11,7 @@ from safetensors.numpy import save_file
 from reelweave.curate.config import CurateConfig
 from reelweave.curate.run.assembly import check_places, model_stages
 from reelweave.loader.errors import UsageError
+from tests.loader.stream_clips import make_sample, write
 
 HEAVY = ("open_clip", "ray", "torch", "transformers")
 OPEN_CLIP = {"embed": {"backend": "open_clip"}}
@@ -87,6 +88,8 @@ def wrong(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[dict, str
 def test_models_are_refused_before_any_library_is_loaded(wrong, tmp_path: Path) -> None:
     """One process for all: the command, its forecast, and the model of a search."""
     out = tmp_path / "dataset"
+    dataset = write(tmp_path / "searched", [make_sample("key", b"", 25, (64, 64))])
+    models = ["ViT-B-3", str(tmp_path), str(tmp_path / "none")]
     code = f"""
 import json, sys
 from reelweave.curate.config import CurateConfig
@@ -95,6 +98,7 @@ from reelweave.curate.run.curate import curate
 from reelweave.curate.run.outlook.forecast import ForecastConfig
 from reelweave.curate.run.sample_run import forecast_curation, forecast_update
 from reelweave.loader.errors import UsageError
+from reelweave.pipelines.cli import main
 said = {{}}
 for name, values in json.load(sys.stdin).items():
     config = CurateConfig.model_validate(values)
@@ -111,6 +115,8 @@ for name, values in json.load(sys.stdin).items():
             call()
         except UsageError as error:
             said[name].append(str(error))
+searched = [main(["search", {str(dataset)!r}, "red car", "--model", model]) for model in {models!r}]
+assert searched == [2] * {len(models)}
 print(json.dumps([said, [name for name in {HEAVY} if name in sys.modules]]))
 """
     done = subprocess.run(
@@ -120,6 +126,11 @@ print(json.dumps([said, [name for name in {HEAVY} if name in sys.modules]]))
         text=True,
     )
     assert done.returncode == 0, done.stderr
+    for line, word in zip(
+        done.stderr.splitlines(), ("near: ViT-B-32", "no open_clip_config.json", "no folder"), strict=True
+    ):
+        assert word in line
+        assert "--model and --pretrained say where it lies" in line
     said, loaded = json.loads(done.stdout)
     assert loaded == []
     assert not out.exists()
