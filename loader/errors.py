@@ -3,6 +3,7 @@
 import errno
 import mmap
 
+_NO_ROOM = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
 _HANDLES = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS))
 _ASKED_BYTES = 256 << 20
 
@@ -48,6 +49,18 @@ class MachineError(RunError):
 
     def __reduce__(self) -> tuple[type["MachineError"], tuple[str, bool]]:
         return MachineError, (str(self), self.lasts)
+
+
+class NoRoomError(RunError):
+    """Failure to write, on a full disk or at a quota; other work would meet it too, so it is not tried again.
+
+    The command line prints it and exits with 75 (EX_TEMPFAIL): the same command goes on once there is room.
+    """
+
+
+def lacks_room(error: BaseException) -> bool:
+    """Return whether an error says that a file cannot grow: the disk is full, or a quota or limit is reached."""
+    return isinstance(error, OSError) and error.errno in _NO_ROOM
 
 
 def first_line(error: BaseException) -> str:

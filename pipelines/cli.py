@@ -1,7 +1,6 @@
 """The program ``reelweave``: one module per command, one way to fail."""
 
 import argparse
-import errno
 import importlib
 import os
 import sys
@@ -12,7 +11,7 @@ from types import ModuleType, TracebackType
 from typing import Any
 
 from reelweave.loader.base.printable import printable
-from reelweave.loader.errors import MachineError, RunError, UsageError, is_short
+from reelweave.loader.errors import MachineError, NoRoomError, RunError, UsageError, is_short, lacks_room
 from reelweave.pipelines.terminal.arguments import Parser, Program, add_global, did_you_mean
 from reelweave.pipelines.terminal.completion import SHELLS, completion
 from reelweave.pipelines.terminal.encoding import check_encoding
@@ -57,7 +56,6 @@ _FOLDERS = dict(zip(GROUPS, ("begin", "data", "look", "train", "plan"), strict=T
 _COMPLETION = "--completion"
 _RESUMABLE = frozenset({"curate", "index", "latents", "train", "train-vae"})
 """Commands that keep what they have done when they are interrupted."""
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 COMMANDS = tuple(name for group in GROUPS.values() for name in group)
 
 
@@ -77,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _flush() -> None:
-    """Write what standard output still holds; end with 1 where there is no room for it."""
+    """Write what standard output still holds; end with 75 where there is no room for it, and 1 for other faults."""
     if sys.stdout is None:
         return
     try:
@@ -86,7 +84,8 @@ def _flush() -> None:
         # What we still hold would fail again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if not isinstance(error, BrokenPipeError):
-            raise SystemExit(_fail(f"standard output cannot be written: {error.strerror}", 1)) from error
+            status = os.EX_TEMPFAIL if lacks_room(error) else 1
+            raise SystemExit(_fail(f"standard output cannot be written: {error.strerror}", status)) from error
 
 
 def _run(arguments: Sequence[str] | None) -> int:
@@ -108,7 +107,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         return int(options.module.run(options))
     except UsageError as error:
         return _fail(error, 2, verbose)
-    except MachineError as error:
+    except (MachineError, NoRoomError) as error:
         return _fail(error, os.EX_TEMPFAIL, verbose)
     except RunError as error:
         return _fail(error, 1, verbose)
@@ -131,11 +130,11 @@ def _run(arguments: Sequence[str] | None) -> int:
                 os.EX_TEMPFAIL,
                 verbose,
             )
-        if error.errno not in _NO_ROOM:
+        if not lacks_room(error):
             raise
         # Files without a name, and Arrow's, do not say where they are.
         where = error.filename or f"standard output or the temporary folder {tempfile.gettempdir()} (TMPDIR)"
-        return _fail(f"no room to write {where}: {error.strerror}", 1, verbose)
+        return _fail(f"no room to write {where}: {error.strerror}", os.EX_TEMPFAIL, verbose)
     except KeyboardInterrupt:
         goes_on = _RESUMABLE.intersection(words[:1])
         return _fail(

@@ -7,7 +7,15 @@ from pathlib import PurePath
 from av.error import FFmpegError
 
 from reelweave.curate.frames.source import SourceError
-from reelweave.loader.errors import MachineError, ObjectError, RunError, UsageError, is_short
+from reelweave.loader.errors import (
+    MachineError,
+    NoRoomError,
+    ObjectError,
+    RunError,
+    UsageError,
+    is_short,
+    lacks_room,
+)
 from reelweave.loader.storage import UnansweredError
 from reelweave.loader.storage.steady import is_fault
 
@@ -59,7 +67,8 @@ def _in_words(error: Exception) -> RunError:
         return MachineError("this machine granted no more memory; look at ulimit -v and its container")
     where = f" ({error.filename})" if error.filename else ""
     if error.errno in _FULL:
-        return RunError(
+        kind = NoRoomError if lacks_room(error) else RunError
+        return kind(
             f"a source could not be worked on: {error.strerror}{where}; make room, then run the same command again"
         )
     return MachineError(f"could not be worked on: {error.strerror}{where}; make room")

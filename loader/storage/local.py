@@ -14,7 +14,7 @@ from typing import BinaryIO, NamedTuple, TypeVar
 from uuid import uuid4
 
 from reelweave.loader.base.shared.locks import lock, unlock
-from reelweave.loader.errors import ObjectError, RunError, UsageError
+from reelweave.loader.errors import NoRoomError, ObjectError, RunError, UsageError, lacks_room
 from reelweave.loader.storage.base import ObjectInfo
 from reelweave.loader.storage.names import LEASE, check_path, check_prefix, local_name
 from reelweave.loader.storage.steady import SteadyFile, is_fault, machine_error, retry
@@ -251,6 +251,8 @@ class LocalStorage:
     def _fault(self, verb: str, path: str, error: OSError) -> RunError:
         if verb in ("read", "list") and is_fault(error):
             return machine_error(self.uri(path), error, verb)
+        if lacks_room(error):
+            return NoRoomError(f"cannot {verb} {self.uri(path)}: {error.strerror}; make room")
         kind = ObjectError if verb == "read" else RunError
         return kind(f"cannot {verb} {self.uri(path)}: {error.strerror or error}")
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from reelweave.loader.base.named_file import lines_of
-from reelweave.loader.errors import RunError, UsageError, first_line
+from reelweave.loader.errors import RunError, first_line
 from reelweave.pipelines.evaluation.videos import VideoSet
-from reelweave.pipelines.terminal.files import read_text, write_whole
+from reelweave.pipelines.terminal.files import read_text, unwritable, write_whole
 from reelweave.train.loop.logs.record import SCORES
 from reelweave.train.loop.validation_files import FOLDER, MANIFEST
 
@@ -125,7 +125,7 @@ class RunScores:
                     if value is not None:
                         events.add_scalar(f"scores/{name}", value, line["step"])
         except OSError as error:
-            raise UsageError(f"{self._run}/tensorboard cannot be written: {first_line(error)}") from error
+            raise unwritable(f"{self._run}/tensorboard", error) from error
 
 
 def _key(line: Mapping[str, Any]) -> tuple[Any, Any]:

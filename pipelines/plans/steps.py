@@ -27,7 +27,7 @@ from reelweave.loader.simulation.simulate import (
 )
 from reelweave.pipelines.plans.mixture import Mixture
 from reelweave.pipelines.terminal.console import print_json, stdout, table
-from reelweave.pipelines.terminal.files import output_target, read_text, say_replaced
+from reelweave.pipelines.terminal.files import output_target, read_text, say_replaced, unwritable
 
 if TYPE_CHECKING:
     from reelweave.train.cascade.simulation.trace import Trace
@@ -263,7 +263,7 @@ def _plan_file(path: Path) -> Iterator[Callable[[PlannedStep], None]]:
         with whole_file(target) as aside, pq.ParquetWriter(aside, PLAN_SCHEMA) as writer:
             yield lambda step: writer.write_table(step.table())
     except OSError as error:
-        raise UsageError(f"--plan-out {path} cannot be written: {error.strerror}") from error
+        raise unwritable(f"--plan-out {path}", error) from error
 
 
 def _print(

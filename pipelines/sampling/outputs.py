@@ -19,6 +19,7 @@ from reelweave.pipelines.terminal.files import (
     output_target,
     read_text,
     say_replaced,
+    unwritable,
     write_output,
     write_whole,
 )
@@ -162,6 +163,6 @@ def make_folder(folder: Path, named: str) -> None:
     except FileExistsError as error:
         raise UsageError(f"{named} cannot be written: {folder} is a file; name another folder") from error
     except OSError as error:
-        raise UsageError(f"{named} cannot be written: {error.strerror}") from error
+        raise unwritable(named, error) from error
     if not os.access(folder, os.W_OK | os.X_OK):
         raise UsageError(f"{named} cannot be written: no permission")

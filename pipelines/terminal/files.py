@@ -4,7 +4,7 @@ from pathlib import Path
 
 from reelweave.loader.base.named_file import read_named_text
 from reelweave.loader.base.whole_file import whole_file
-from reelweave.loader.errors import UsageError
+from reelweave.loader.errors import NoRoomError, UsageError, first_line, lacks_room
 from reelweave.pipelines.terminal.console import stderr
 
 _MOST_BYTES = 64 << 20
@@ -33,13 +33,25 @@ def write_whole(path: Path, data: bytes, option: str = "") -> None:
 
     Raises:
         UsageError: the file cannot be written; see `output_target`.
+        NoRoomError: there is no room for it.
     """
     target = output_target(path, option)
     try:
         with whole_file(target) as aside:
             aside.write_bytes(data)
     except OSError as error:
-        raise UsageError(f"{option} {path} cannot be written: {error.strerror}".strip()) from error
+        raise unwritable(f"{option} {path}".strip(), error) from error
+
+
+def unwritable(named: str, error: OSError) -> UsageError | NoRoomError:
+    """Return the error that says that a file cannot be written: there is no room, or another one is to be named.
+
+    Args:
+        named: option and path of the file.
+        error: why it cannot be written.
+    """
+    message = f"{named} cannot be written: {error.strerror or first_line(error)}"
+    return NoRoomError(f"{message}; make room") if lacks_room(error) else UsageError(message)
 
 
 def write_output(path: Path, data: bytes, option: str) -> None:

@@ -73,7 +73,7 @@ def test_a_full_disk_behind_the_output_is_said() -> None:
         )
     where = f"standard output or the temporary folder {tempfile.gettempdir()} (TMPDIR)"
     said = f"reelweave: no room to write {where}: No space left on device\n"
-    assert (done.returncode, done.stderr) == (1, said)
+    assert (done.returncode, done.stderr) == (os.EX_TEMPFAIL, said)
 
 
 def test_help_names_every_command() -> None:

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 
 import torch
 
-from reelweave.loader.errors import RunError
+from reelweave.loader.errors import NoRoomError, RunError, lacks_room
 from reelweave.loader.settings import unread_keys
 from reelweave.loader.storage import Storage, open_storage
 from reelweave.train.checkpoint.saver import Checkpoints
@@ -126,7 +126,8 @@ class TrainingLoop(ABC, Generic[Config]):
                     ) from error
                 else:
                     raise
-                raise RunError(f"{fault}, and the same command goes on from the last checkpoint") from error
+                kind = NoRoomError if lacks_room(error) else RunError
+                raise kind(f"{fault}, and the same command goes on from the last checkpoint") from error
 
     def _train(self, processes: Processes, task: TrainingTask, begins: Callable[[], None]) -> TrainResult:
         config, world = self._config, processes.ranks.world

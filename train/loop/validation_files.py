@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from reelweave.loader.base.whole_file import whole_file
-from reelweave.loader.errors import RunError
+from reelweave.loader.errors import NoRoomError, RunError, lacks_room
 from reelweave.train.loop.logs.pictures import GAP_PX, filmstrip, png, sheet
 from reelweave.train.loop.validation_config import ValidationConfig, ValidationPrompt
 
@@ -47,7 +47,7 @@ class ValidationFiles:
             shutil.rmtree(self._aside(step), ignore_errors=True)
             self._aside(step).mkdir(parents=True)
         except OSError as error:
-            raise RunError(f"validation cannot write {self._root}: {error}") from error
+            raise _unwritable(self._root, error) from error
 
     def add(self, step: int, index: int, video_CTHW: NDArray[np.uint8], mp4: bytes) -> None:
         """Write a video and a strip of its frames."""
@@ -85,7 +85,7 @@ class ValidationFiles:
             pictures = {n: Image.open(folder / f"{n:03d}.png") for n in indices if n not in failed}
             self._write_sheet(step)
         except OSError as error:
-            raise RunError(f"validation cannot write {folder}: {error}") from error
+            raise _unwritable(folder, error) from error
         # What the log says of it.
         message = f"{len(indices) - len(failed)} validation videos"
         if failed:
@@ -119,7 +119,12 @@ class ValidationFiles:
         try:
             (self._aside(step) / name).write_bytes(content)
         except OSError as error:
-            raise RunError(f"validation cannot write {self._aside(step) / name}: {error}") from error
+            raise _unwritable(self._aside(step) / name, error) from error
+
+
+def _unwritable(path: Path, error: OSError) -> RunError:
+    kind = NoRoomError if lacks_room(error) else RunError
+    return kind(f"validation cannot write {path}: {error}")
 
 
 _STEP = re.compile(r"step-(\d{6,})")

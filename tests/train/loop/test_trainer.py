@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from reelweave.loader.errors import RunError, UsageError
+from reelweave.loader.errors import NoRoomError, RunError, UsageError
 from reelweave.train.loop.processes import enter
 from reelweave.train.loop.trainer import Trainer
 from reelweave.train.models.bundle import Bundle
@@ -89,7 +89,7 @@ def test_a_full_disk_under_the_log_is_told_in_words(tmp_path):
     """A line of a log ended a run with a traceback that called itself a bug."""
     config = tiny_config(3)
     config = config.model_copy(update={"log": config.log.model_copy(update={"every_steps": 1})})
-    with pytest.raises(RunError, match="cannot be written: No space left on device; make room"):
+    with pytest.raises(NoRoomError, match="cannot be written: No space left on device; make room"):
         Trainer(config, FillsTheDisk(tmp_path), tmp_path).run()
 
 
