@@ -122,7 +122,7 @@ class SourceStageConfig(BaseModel, frozen=True, extra="forbid"):
             the ledger notices.
     """
 
-    REVISION: ClassVar = 58
+    REVISION: ClassVar = 59
 
     probe: ProbeConfig = ProbeConfig()
     shots: ShotConfig = ShotConfig()

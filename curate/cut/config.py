@@ -17,7 +17,7 @@ class CutConfig(Settings):
         "encode",
         description="treatment of clips. encode: encode every clip. copy: copy the source's packets without loss,"
         " and fail spans where a copy is not exact. auto: copy where exact, else encode. smart: of 8-bit H.264,"
-        " and of 10-bit HEVC with cut.max_bits=10, copy whole groups of pictures, and encode only the frames before and"
+        " and of HEVC with cut.max_bits=10, copy whole groups of pictures, and encode only the frames before and"
         " behind them; encode other sources",
     )
     trim_s: float = Field(

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from av.video.format import VideoFormat
 
 from reelweave.curate.config import SourceStageConfig
-from reelweave.curate.cut.smart.plan import MOST_WAITING
+from reelweave.curate.cut.smart.plan import MOST_BEFORE, MOST_WAITING
 from reelweave.curate.filters.vectors import VECTOR_CODECS
 from reelweave.curate.frames.probe import Probe
 from reelweave.curate.shots import LookaheadDetector, ShotDetector
@@ -189,7 +189,9 @@ def lookahead_of(
     if lookahead is None:
         return None
     min_frame_bytes = min(decoded_bytes(header), finished_bytes(header, config))
-    waiting = lookahead.lag + TURN + (MOST_WAITING if cut.mode == "smart" else 0)
+    waiting = lookahead.lag + TURN
+    if cut.mode == "smart":
+        waiting += MOST_WAITING + (MOST_BEFORE if header.codec == "hevc" else 0)
     return lookahead if waiting * min_frame_bytes <= cut.ahead_mb * 10**6 else None
 
 

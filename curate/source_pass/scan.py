@@ -46,6 +46,7 @@ from reelweave.curate.source_pass.lookahead import lookahead_of
 from reelweave.curate.source_pass.lookahead_encode import LookaheadEncoder, encode_ahead
 from reelweave.curate.source_pass.sampling import FrameStats
 from reelweave.curate.sources.segments import Segment
+from reelweave.loader.dataset.samples.frames.reorder import is_delayed
 
 _NEVER_S = 1e9
 _ONE_DURATION = frozenset({"matroska,webm", "asf", "mpegts", "mpeg", "flv"})
@@ -350,6 +351,10 @@ def smart_packets(
     fault = (
         f"bit rate above {config.cut.max_copied_mbps:g} Mbit/s" if mbps > config.cut.max_copied_mbps else None
     )
+    if (
+        is_delayed(stream) and stream.codec_context.codec.canonical_name == "hevc"
+    ):  # readers of clips believe it
+        fault = "a header that understates how far frames are moved"
     bits = config.cut.max_bits
     return SmartPackets(stream, keeps=keeps, max_bits=bits, fault=fault, is_begin=is_begin)
 

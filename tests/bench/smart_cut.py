@@ -5,6 +5,7 @@ python -m tests.bench.smart_cut frames FILES...      every frame of every clip, 
 python -m tests.bench.smart_cut loader FILES...      what windows of the clips cost the loader
 python -m tests.bench.smart_cut edges FILES...       how near encoded frames of both modes are to the source
 python -m tests.bench.smart_cut encoders             every frame of numbered films of many settings of x264
+python -m tests.bench.smart_cut x265                 and of x265
 """
 
 import hashlib
@@ -272,6 +273,31 @@ PARAMS = (
     "frame-packing=3",
     "opencl=0:rc-lookahead=60:bframes=3:keyint=50",
 )
+HEVC_PARAMS = (
+    "open-gop=1:bframes=4:b-adapt=0",
+    "open-gop=0:bframes=4:b-adapt=0",
+    "open-gop=0:radl=2:bframes=4:b-adapt=0",
+    "open-gop=1:bframes=8:b-adapt=0:rc-lookahead=20:ref=5",
+    "open-gop=1:bframes=2:b-pyramid=0",
+    "bframes=0:ref=5",
+    "open-gop=1:ctu=16:min-cu-size=8:pools=1:wpp=1:slices=3",
+    "open-gop=1:ctu=64:pools=1:wpp=1",
+    "open-gop=0:temporal-layers=3",
+    "open-gop=1:repeat-headers=1:aud=1:hrd=1:vbv-maxrate=3000:vbv-bufsize=3000",
+    "open-gop=1:hash=1",
+    "open-gop=1:lossless=1",
+    "open-gop=1:scaling-list=default:weightb=1:weightp=1",
+    "open-gop=1:tskip=1:cu-lossless=1",
+    "open-gop=1:constrained-intra=1:sao=0:deblock=0",
+    "open-gop=1:amp=1:rect=1:limit-modes=0",
+    "open-gop=1:keyint=100:scenecut=60",
+    "open-gop=0:keyint=9:min-keyint=9:scenecut=0:bframes=5",
+    "intra-refresh=1",
+    "open-gop=1:display-window=2,2,2,2",
+    "open-gop=1:colorprim=bt2020:transfer=smpte2084:colormatrix=bt2020nc:hdr10=1:chromaloc=2:max-cll=1000,400",
+    "open-gop=1:transfer=arib-std-b67:colorprim=bt2020:colormatrix=bt2020nc",
+)
+HEVC_CONTAINERS = ("mp4", "mkv", "ts", "mov")
 CONTAINERS = ("mp4", "mkv", "ts", "mov", "avi", "flv")
 SPANS = ((7, 60), (61, 93))
 
@@ -287,11 +313,27 @@ def encode_variants() -> Iterator[tuple[str, Path]]:
             yield f"{name} ({suffix})", write_video(Path(folder) / f"a.{suffix}", (40, 60), options=options)
 
 
-def sweep() -> int:
+def encode_hevc_variants() -> Iterator[tuple[str, Path]]:
+    """Yield the same of x265, by turns of 10 and 8 bits."""
+    usual = "log-level=none:pools=none:frame-threads=1:wpp=0:keyint=25"
+    settings = [({"preset": preset, "x265-params": usual}, preset) for preset in PRESETS[:-1]]
+    settings += [
+        ({"preset": "superfast", "x265-params": f"{usual}:{params}"}, params) for params in HEVC_PARAMS
+    ]
+    for number, (options, name) in enumerate(settings):
+        with tempfile.TemporaryDirectory() as folder:
+            suffix = HEVC_CONTAINERS[number % len(HEVC_CONTAINERS)]
+            form = "yuv420p" if number % 3 == 2 else "yuv420p10le"
+            path = Path(folder) / f"a.{suffix}"
+            kind = {"codec": "libx265", "pix_fmt": form, "size": (160, 256)}
+            yield f"{name} ({suffix}, {form})", write_video(path, (40, 60), options=options, **kind)
+
+
+def sweep(variants: Iterator[tuple[str, Path]], max_bits: int) -> int:
     wrong: list[str] = []
     clips = smart_clips = copied = 0
-    for name, path in encode_variants():
-        found = cut_smart(path, SPANS)
+    for name, path in variants:
+        found = cut_smart(path, SPANS, max_bits=max_bits)
         for clip, (first, last) in zip(found, SPANS, strict=True):
             clips += 1
             copied_frames, _ = copied_of(clip.remark)
@@ -312,8 +354,11 @@ def sweep() -> int:
 def _wrong_windows(data: bytes, first: int, last: int) -> list[int]:
     """First frames of windows of five that the loader reads otherwise."""
     wrong = []
+    with av.open(io.BytesIO(data)) as container:
+        stream = container.streams.video[0]
+        size = stream.height, stream.width
     for at in range(0, last - first - 5, 7):
-        video = np.zeros((3, 5, 128, 160), np.uint8)
+        video = np.zeros((3, 5, *size), np.uint8)
         decode_with_pyav(data, np.arange(at, at + 5), video)
         shown = [read_number(video[:, frame].transpose(1, 2, 0)) - first for frame in range(5)]
         wrong += [at] if shown != list(range(at, at + 5)) else []
@@ -336,6 +381,7 @@ if __name__ == "__main__":
         "frames": lambda: compare(films),
         "loader": lambda: measure_windows(films),
         "edges": lambda: measure_edges(films),
-        "encoders": sweep,
+        "encoders": lambda: sweep(encode_variants(), 8),
+        "x265": lambda: sweep(encode_hevc_variants(), 10),
     }
     sys.exit(commands[sys.argv[1]]())

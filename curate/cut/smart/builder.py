@@ -12,9 +12,17 @@ from av.video.stream import VideoStream
 
 from reelweave.curate.cut.clip import CutError
 from reelweave.curate.cut.config import CutConfig
-from reelweave.curate.cut.encode import TOO_LARGE
+from reelweave.curate.cut.encode import TOO_LARGE, ClipEncoder, codec_name
 from reelweave.curate.cut.smart.bits import units_of
-from reelweave.curate.cut.smart.check import MOST_CHECKED, Expected, SeamError, check, checksum, small_luma
+from reelweave.curate.cut.smart.check import (
+    MOST_CHECKED,
+    Expected,
+    SeamError,
+    check,
+    checksum,
+    colours_of,
+    small_luma,
+)
 from reelweave.curate.cut.smart.edges import EdgeEncoder, Sample
 from reelweave.curate.cut.smart.file import write
 from reelweave.curate.cut.smart.packets import SmartPackets
@@ -23,7 +31,7 @@ from reelweave.curate.frames.picture import Geometry
 
 
 class SmartClip:
-    """Clip in the making. Frames wait until it is known whether their packets are copied, 25 at most.
+    """Clip in the making. Frames wait until it is known whether their packets are copied, 41 at most.
 
     Args:
         stream: Video stream of the source, opened.
@@ -57,9 +65,10 @@ class SmartClip:
         self._stream, self._packets, self._packet = stream, packets, packet
         self._size, self._rate, self._config, self._left_bytes = size, rate, config, max_bytes
         self._coding, self._sets, self._reorders = packets.coding, sets, packets.form.reorders
-        self._colours: tuple[int, ...] | None = None
+        self._colours: set[tuple[int, ...]] = set()
+        self._plain: ClipEncoder | None = None  # of a clip of which nothing is copied
         self._first = self._next = first
-        self._seams = Seams()
+        self._seams = Seams(packets.most_before(size))
         self._waiting: deque[tuple[VideoFrame, int]] = deque()
         self._passed = 0  # frames of the source that left the queue
         self._slot = self._kept_until = (
@@ -78,14 +87,9 @@ class SmartClip:
         """Take the next finished picture of the clip, which is shown so many times.
 
         Raises:
-            SeamError: It has other colours than the first.
             CutError: It could not be encoded, or the clip is too large.
         """
-        colours = (picture.colorspace, picture.color_range, picture.color_primaries, picture.color_trc)
-        if self._colours is None:
-            self._colours = colours
-        elif colours != self._colours:
-            raise SeamError("its colours change")
+        self._colours.add(colours_of(picture))
         self._seams.push(self._packets.facts(self._next, times))
         self._next += 1
         self._waiting.append((picture, times))
@@ -104,21 +108,40 @@ class SmartClip:
             CutError: It could not be written.
         """
         self.plan = self._seams.finish()
+        if not self.plan.segments:
+            return self._encode_plain().finish()
+        if len(self._colours) > 1:
+            raise SeamError("its colours change")
         self._release()
         self._end_segment()
         sets = [*(self._sets.sets if self.plan.copied else ()), *self._encoder_sets]
         data = write(self._stream, self._coding, sets, self._samples, self._rate)
         if self.plan.copied:
             parts = [part for part in self._parts if part.first < part.last]
-            check(data, parts, self._expected, self._config.crf, self._config.verify)
+            (colours,) = self._colours
+            check(data, parts, self._expected, colours, self._config.crf, self._config.verify)
         return data
 
     def abandon(self) -> None:
         """Drop what a failed clip holds."""
         self._waiting.clear()
         self._encoder = None
+        if self._plain is not None:
+            self._plain.abandon()
+
+    def _encode_plain(self) -> ClipEncoder:
+        """Encode the waiting frames as in clips of which nothing is copied, and return their encoder."""
+        if self._plain is None:
+            codec = codec_name(self._config.encoder, self._size.bits)
+            self._plain = ClipEncoder(codec, self._size, self._rate, self._config, self._left_bytes)
+        while self._waiting:
+            self._plain.show(*self._waiting.popleft())
+        return self._plain
 
     def _release(self) -> None:
+        if self._seams.refused:
+            self._encode_plain()
+            return
         while self._passed < self._seams.decided:
             index = max(self._segment, 0)
             while self._seams.segments[index].last <= self._passed:

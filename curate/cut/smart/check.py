@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from reelweave.curate.cut.clip import CutError
 from reelweave.curate.cut.mp4 import read
 from reelweave.curate.cut.smart.plan import Segment
+from reelweave.loader.dataset.colour.sdr import FULL_RANGE
 from reelweave.loader.errors import refuse_shortage
 
 _SMALL = 64  # samples of luma across and down that are compared, about
@@ -30,6 +31,12 @@ Expected = int | NDArray[np.uint8]
 
 class SeamError(CutError):
     """Reason why a smart cut does not show the pictures of its source."""
+
+
+def colours_of(picture: VideoFrame) -> tuple[int, ...]:
+    """Return matrix, primaries and transfer of a frame, and whether its range is full; unknown ones are limited."""
+    is_full = picture.color_range == FULL_RANGE
+    return picture.colorspace, picture.color_primaries, picture.color_trc, is_full
 
 
 def checksum(picture: VideoFrame) -> int:
@@ -51,6 +58,7 @@ def check(
     data: bytes,
     segments: Sequence[Segment],
     expected: Mapping[int, Expected | None],
+    colours: tuple[int, ...],
     crf: int,
     extent: Literal["ends", "whole"],
 ) -> None:
@@ -60,6 +68,7 @@ def check(
         data: MP4 file of pictures only.
         segments: Segments of the clip, in its frames.
         expected: What is known of frames, by their number.
+        colours: `colours_of` all frames.
         crf: Constant rate factor of encoded frames.
         extent: ends: encoded segments, each with the first frames copied behind it; whole: all frames.
 
@@ -77,11 +86,11 @@ def check(
             if len(step) != frames:
                 raise SeamError(f"its clip holds {len(step)} frames instead of {frames}")
             if extent == "whole":
-                _compare(stream, packets, step, expected, range(frames), crf)
+                _compare(stream, packets, step, expected, colours, range(frames), crf)
                 return
             shown = [packet.pts or 0 for packet in packets]
             for first, last in _stretches(segments, shown):
-                _compare(stream, packets[first:last], step, expected, range(first, last), crf)
+                _compare(stream, packets[first:last], step, expected, colours, range(first, last), crf)
                 stream.codec_context.flush_buffers()
     except (av.error.FFmpegError, ValueError) as error:
         refuse_shortage(error)
@@ -125,6 +134,7 @@ def _compare(
     packets: Sequence[Packet[VideoStream]],
     stamps: Sequence[int],
     expected: Mapping[int, Expected | None],
+    colours: tuple[int, ...],
     wanted: range,
     crf: int,
 ) -> None:
@@ -134,6 +144,8 @@ def _compare(
         count += 1
         if frame.pts != stamps[number] or frame.is_corrupt:
             raise SeamError(f"frame {number} of its clip is not shown in its time, or decodes with damage")
+        if colours_of(frame) != colours:
+            raise SeamError(f"frame {number} of its clip has other colours than its source")
         picture = expected.get(number)
         if isinstance(picture, int):
             if checksum(frame) != picture:

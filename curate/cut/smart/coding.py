@@ -34,6 +34,7 @@ class SetsOf:
         fault: Reason why packets of these sets are not copied, or None.
         bits: Bits per sample.
         chroma_place: Place of chroma samples, as an encoder states it; None where they do not say.
+        has_pyramid: False where no frame with B-frames around it may be one, so that it is not moved farther.
     """
 
     sets: tuple[bytes, ...]
@@ -41,6 +42,7 @@ class SetsOf:
     fault: str | None = None
     bits: int = 8
     chroma_place: int | None = None
+    has_pyramid: bool = True
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from reelweave.curate.cut.smart.coding import Coding, PacketFacts, SetsOf
 from reelweave.curate.cut.smart.h264.coding import H264
 from reelweave.curate.cut.smart.hevc.coding import Hevc
 from reelweave.curate.cut.smart.noted import PacketNotes, form_of_values, form_values
-from reelweave.curate.cut.smart.plan import CHANGED, DAMAGED, FrameFacts, Plan, plan
+from reelweave.curate.cut.smart.plan import CHANGED, DAMAGED, MOST_BEFORE, FrameFacts, Plan, plan
 from reelweave.curate.frames.frame_times import FrameTimes
 from reelweave.curate.frames.picture import Geometry, shape_at
 from reelweave.curate.shots.spans import Span
@@ -169,8 +169,6 @@ class SmartPackets:
             return "no frame"
         if size.bits > 8 and self.form.codec == "h264":
             return "10-bit H.264, whose clips are HEVC"
-        if size.bits == 8 and self.form.codec == "hevc" and self._max_bits > 8:
-            return "8-bit HEVC, whose clips are H.264"
         # Sets may lie in the packets alone.
         form = replace(self.form, header=self.form.header or b"\0")
         return form_fault(form, size, deinterlaced, self._max_bits) or self._fault
@@ -214,7 +212,14 @@ class SmartPackets:
             return Plan((), fault)
         slots = line.clip_frames(span.first, span.last) - span.first
         shown = np.bincount(slots, minlength=span.last - span.first).tolist()
-        return plan(self.facts(frame, times) for frame, times in enumerate(shown, span.first))
+        facts = (self.facts(frame, times) for frame, times in enumerate(shown, span.first))
+        return plan(facts, self.most_before(size))
+
+    def most_before(self, size: Geometry) -> int | None:
+        """Return how many frames before its first run a clip may have, or None without a limit."""
+        return (
+            MOST_BEFORE if size.bits == 8 and self.coding is not None and self.coding.name == "hevc" else None
+        )
 
     def span_fault(self, span: Span, line: FrameTimes, size: Geometry) -> str | None:
         """Return why nothing of a span is copied whatever its packets are, or None."""

@@ -17,6 +17,11 @@ LEAST_COPIED = 8
 """Frames of the shortest run that is copied."""
 MOST_WAITING = LEAST_COPIED + MOST_REORDERED
 """Frames of which it is not decided yet, at most."""
+MOST_BEFORE = 16
+"""Frames before the first run of a clip where encoding them costs more than encoding the clip does, as HEVC of 8 bits.
+
+They wait, beside those above, until it is known whether anything is copied.
+"""
 
 VARIABLE = "variable rate"
 DAMAGED = "damaged packets"
@@ -24,6 +29,7 @@ CHANGED = "changed parameter sets"
 LITTLE = "too little to copy"
 OPEN = "open groups"
 NO_IDR = "no IDR picture"
+LATE = f"more than {MOST_BEFORE} frames before its first group"
 _ORDER = (CHANGED, DAMAGED, VARIABLE, LITTLE, OPEN, NO_IDR)
 
 
@@ -122,14 +128,19 @@ class Plan:
 class Seams:
     """Plan of a clip in the making, frame by frame in shown order.
 
+    Args:
+        most_before: Frames before the first run above which nothing is copied, or None without a limit.
+
     Attributes:
         decided: Number of frames whose segment is known.
         segments: Segments so far, of the frames that are decided.
+        refused: True once too many frames lie before the first run.
     """
 
-    def __init__(self) -> None:
-        self.decided = 0
+    def __init__(self, most_before: int | None = None) -> None:
+        self.decided, self.refused = 0, False
         self.segments: list[Segment] = []
+        self._most_before = most_before
         self._frames = 0
         self._generation: int | None = None
         self._begin: int | None = None  # of the run in work
@@ -141,11 +152,14 @@ class Seams:
         if self._generation is None:
             self._generation = facts.generation
         frame, self._frames = self._frames, self._frames + 1
+        if self.refused:
+            self.decided = self._frames
+            return
         if self._begin is not None and not self._continues(facts, frame):
             self._end_run(frame)
         if self._begin is None:
-            if not self._may_begin(facts):
-                self._decide(False, frame + 1)
+            if self.refused or not self._may_begin(facts):
+                self._pass(frame + 1)
                 return
             self._begin, self._position, self._skipped = frame, facts.position, facts.leading
             self._highest, self._closed = 0, frame
@@ -153,6 +167,7 @@ class Seams:
         if self._highest == frame - self._begin:
             self._closed = frame + 1
             if self._is_long_enough():
+                self._decide(False, self._begin)
                 self._decide(True, self._closed)
 
     def finish(self) -> Plan:
@@ -161,7 +176,10 @@ class Seams:
             self._end_run(self._frames)
         if any(segment.copied for segment in self.segments):
             return Plan(tuple(self.segments))
-        return Plan(tuple(self.segments), next(fault for fault in _ORDER if fault in self._faults))
+        fault = next(fault for fault in _ORDER if fault in self._faults)
+        if self._most_before is not None:
+            return Plan((), LATE if self.refused else fault)
+        return Plan(tuple(self.segments), fault)
 
     @property
     def needed(self) -> int | None:
@@ -203,7 +221,14 @@ class Seams:
         if not self._is_long_enough():
             self._faults.add(LITTLE)
         self._begin = None
-        self._decide(False, frame)
+        self._pass(frame)
+
+    def _pass(self, last: int) -> None:
+        """Take frames that no run holds."""
+        if self._most_before is None or self.segments:
+            self._decide(False, last)
+        elif self.refused or last > self._most_before:
+            self.refused, self.decided = True, last
 
     def _decide(self, copied: bool, last: int) -> None:
         if last <= self.decided:
@@ -222,13 +247,14 @@ def plan_of(values: Mapping[str, Any]) -> Plan:
     return Plan(tuple(Segment(**segment) for segment in values["segments"]), values["reason"])
 
 
-def plan(frames: Iterable[FrameFacts]) -> Plan:
+def plan(frames: Iterable[FrameFacts], most_before: int | None = None) -> Plan:
     """Return the plan of a clip of at least one frame.
 
     Args:
         frames: Facts of its frames in shown order.
+        most_before: As of `Seams`.
     """
-    seams = Seams()
+    seams = Seams(most_before)
     for facts in frames:
         seams.push(facts)
     return seams.finish()

@@ -32,11 +32,12 @@ from reelweave.curate.cut.smart.hevc.units import (
     SLICES,
     SPS,
     SUFFIX_SEI,
+    UNCARRIED,
     VPS,
     kind_of,
     layer_of,
     payloads,
-    without_dynamic,
+    without_uncarried,
 )
 from reelweave.loader.dataset.samples.frames.nal_units import without_emulation
 
@@ -63,7 +64,7 @@ class Hevc:
                 kinds = {kind for kind, _ in payloads(unit)}
                 if kinds <= LIGHT:
                     beside.append(unit)
-                elif not kinds <= PASSING:
+                elif not kinds <= PASSING | UNCARRIED:
                     fault = fault or "metadata in the header of its container"
         return Header(sets, prefix, tuple(beside), fault)
 
@@ -123,6 +124,7 @@ class Hevc:
             fault,
             8 if first is None else first.luma_bits,
             None if first is None else first.chroma_place,
+            max((sequence.reordered for sequence in sequences), default=0) > 1,
         )
 
     def record(self, sets: Sequence[bytes]) -> bytes:
@@ -149,6 +151,8 @@ class Hevc:
     def edge_options(self, values: Mapping[str, str], sets: SetsOf, /) -> dict[str, str]:
         """Return the options of x265."""
         params = values["x265-params"]
+        if not sets.has_pyramid:
+            params += ":b-pyramid=0"
         if sets.chroma_place is not None:
             params += f":chromaloc={sets.chroma_place}"
         return {**values, "x265-params": params}
@@ -174,7 +178,7 @@ def _copied(units: Sequence[bytes]) -> list[bytes]:
     for unit in units:
         kind = kind_of(unit)
         if kind == SEI:
-            unit = without_dynamic(unit) or b""
+            unit = without_uncarried(unit) or b""
         if unit and kind not in _LEFT_OUT:
             nal_units.append(unit)
     return nal_units

@@ -42,6 +42,7 @@ class SequenceSet:
         fields: True where pictures are fields or from interlaced video.
         window: True where players are asked to show a part of the pictures.
         chroma_place: Place of chroma samples; None where it does not say.
+        reordered: Frames at most that lie before one in coding and behind it on screen.
     """
 
     id: int
@@ -56,6 +57,7 @@ class SequenceSet:
     fields: bool
     window: bool
     chroma_place: int | None
+    reordered: int
 
     @property
     def profile(self) -> int:
@@ -99,9 +101,9 @@ def sequence_set(unit: bytes) -> SequenceSet:
             bits.unsigned()
     luma_bits, chroma_bits = 8 + bits.unsigned(), 8 + bits.unsigned()
     order_bits = 4 + bits.unsigned()
+    reordered = 0
     for _ in range(sub_layers if bits.take() else 1):
-        for _ in range(3):
-            bits.unsigned()
+        _, reordered, _ = bits.unsigned(), bits.unsigned(), bits.unsigned()
     for _ in range(6):  # sizes of blocks and depths of trees
         bits.unsigned()
     _skip_tools(bits)
@@ -121,6 +123,7 @@ def sequence_set(unit: bytes) -> SequenceSet:
         has_fields or bool(profile_level[5] & _INTERLACED),
         has_window,
         chroma_place,
+        reordered,
     )
 
 

@@ -26,6 +26,8 @@ MASTERING, LEVELS = 137, 144
 LIGHT = frozenset({MASTERING, LEVELS})
 PASSING = frozenset({0, 1, 5, 6, 129, 130})
 """Types that say nothing of how pictures look: times, recovery, active sets, and an encoder's own words."""
+UNCARRIED = frozenset({148, 149})
+"""Types of the surroundings and of the volume of colours, which no encoder is told: encoded clips lack them too."""
 _REGISTERED = 4
 _CAPTIONS = b"\xb5\0\x31"  # of ATSC, by country and provider (ITU-T T.35)
 _STOP = b"\x80"
@@ -67,21 +69,25 @@ def _take_number(rest: bytes) -> tuple[int, bytes]:
     return 255 * (len(rest) - len(behind)) + behind[0], behind[1:]
 
 
-def without_dynamic(unit: bytes) -> bytes | None:
-    """Return supplemental information without metadata that change with the pictures, or None where nothing is left.
+def without_uncarried(unit: bytes) -> bytes | None:
+    """Return supplemental information without what the frames beside copies cannot have, or None where nothing is left.
 
-    Such are those of HDR10+, which the frames beside copies cannot have. Captions stay.
+    Such are metadata that change with the pictures, as those of HDR10+. Captions stay.
 
     Raises:
         ParameterError: It is cut off.
     """
     messages = payloads(unit)
-    lasting = [
-        (kind, content) for kind, content in messages if kind != _REGISTERED or content.startswith(_CAPTIONS)
-    ]
+    lasting = [(kind, content) for kind, content in messages if _lasts(kind, content)]
     if len(lasting) == len(messages):
         return unit
     return unit[:HEADER_BYTES] + with_emulation(_written(lasting) + _STOP) if lasting else None
+
+
+def _lasts(kind: int, content: bytes) -> bool:
+    if kind == _REGISTERED:
+        return content.startswith(_CAPTIONS)
+    return kind not in UNCARRIED
 
 
 def _written(messages: Iterable[tuple[int, bytes]]) -> bytes:

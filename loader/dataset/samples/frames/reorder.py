@@ -71,6 +71,11 @@ def is_understated(container: "InputContainer", stream: "VideoStream") -> bool:
     if not is_reordered(stream):
         return False
     delay_decoder(stream, read_ahead(container.demux(stream))[0])
+    return is_delayed(stream)
+
+
+def is_delayed(stream: "VideoStream") -> bool:
+    """Return whether `delay_decoder` lets a stream's decoder wait longer than its header says."""
     return _DELAY in stream.codec_context.options
 
 

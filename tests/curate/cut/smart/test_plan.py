@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 from reelweave.curate.cut.smart.plan import (
     CHANGED,
     DAMAGED,
+    LATE,
     LEAST_COPIED,
     LITTLE,
+    MOST_BEFORE,
     MOST_REORDERED,
     NO_IDR,
     OPEN,
@@ -143,6 +145,19 @@ def films(draw: st.DrawFn) -> list[FrameFacts]:
         frames[at] = replace(frames[at], **change)
     first = draw(st.integers(0, len(frames) - 1))
     return frames[first : draw(st.integers(first + 1, len(frames)))]
+
+
+@given(films())
+def test_a_limit_of_frames_before_the_first_run_refuses_a_clip_or_changes_nothing(
+    frames: list[FrameFacts],
+) -> None:
+    free, limited = plan(frames), plan(frames, MOST_BEFORE)
+    first = next((segment.first for segment in free.segments if segment.copied), None)
+    if first is not None and first <= MOST_BEFORE:
+        assert limited == free
+    else:
+        assert limited.segments == ()
+        assert limited.reason in (LATE, free.reason) or free.copied
 
 
 @given(films())

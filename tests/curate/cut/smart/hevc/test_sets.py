@@ -13,7 +13,7 @@ from reelweave.curate.cut.smart.hevc.coding import Hevc
 from reelweave.curate.cut.smart.hevc.ids import Ids, free_ids, renamed_set, renamed_slice
 from reelweave.curate.cut.smart.hevc.record import header_units, record
 from reelweave.curate.cut.smart.hevc.sets import picture_set_ids, sequence_set, video_set
-from reelweave.curate.cut.smart.hevc.units import PPS, SEI, SPS, VPS, kind_of, payloads, without_dynamic
+from reelweave.curate.cut.smart.hevc.units import PPS, SEI, SPS, VPS, kind_of, payloads, without_uncarried
 from reelweave.loader.dataset.samples.frames.nal_units import without_emulation
 from tests.curate.cut.smart.hevc.test_smart_hevc import X265
 from tests.media import write_video
@@ -120,7 +120,7 @@ def test_bytes_that_keep_start_codes_out_come_and_go(payload: bytes) -> None:
 
 @given(st.binary(max_size=60))
 def test_damaged_sets_and_information_are_refused_in_words(data: bytes) -> None:
-    for read in (video_set, sequence_set, picture_set_ids, payloads, without_dynamic):
+    for read in (video_set, sequence_set, picture_set_ids, payloads, without_uncarried):
         with suppress(ParameterError):
             read(b"\x42\1" + data)
     with suppress(ParameterError):
@@ -138,7 +138,27 @@ def test_long_information_is_read_and_written_whole() -> None:
         bytes((4, 255, 255, len(told) - 510)) + told + dynamic + plus + b"\x80"
     )
     assert payloads(unit) == [(4, told), (4, b"\xb5\0\x3c\0"), (256, b"\x09\x09")]
-    assert payloads(without_dynamic(unit) or b"") == [(4, told), (256, b"\x09\x09")]
+    assert payloads(without_uncarried(unit) or b"") == [(4, told), (256, b"\x09\x09")]
+
+
+@pytest.mark.parametrize(
+    ("kind", "beside", "fault"),
+    [
+        (144, 1, None),
+        (148, 0, None),
+        (5, 0, None),
+        (147, 0, "metadata in the header of its container"),
+        (4, 0, "metadata in the header of its container"),
+    ],
+)
+def test_what_a_header_says_of_all_pictures_is_carried_passed_or_a_reason(
+    kind: int, beside: int, fault: str | None, tmp_path: Path
+) -> None:
+    sets = sets_of(tmp_path / "a.mp4")
+    told = bytes((SEI << 1, 1, kind, 4, 1, 2, 3, 4, 0x80))
+    header = Hevc().header(b"".join(b"\0\0\0\1" + unit for unit in [*sets, told]))
+    assert (header.sets, header.prefix, header.fault) == (tuple(sets), None, fault)
+    assert header.beside == (told,) * beside
 
 
 def test_film_of_several_layers_is_a_reason(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Smart cuts of HEVC of 10 bits show the frames of the span: copies bit for bit, edges near, in every reader."""
+"""Smart cuts of HEVC show the frames of the span: copies bit for bit, edges near, in every reader."""
 
 import io
 from collections.abc import Callable, Sequence
@@ -30,10 +30,13 @@ from reelweave.curate.cut.smart.hevc.units import (
     payloads,
 )
 from reelweave.loader.dataset.colour.light import light_of
+from reelweave.loader.dataset.samples.frames.reorder import is_understated
+from reelweave.loader.dataset.samples.frames.video_stream import open_clip
 from tests.clip_readers import READERS, faults
 from tests.curate.cut.smart.test_smart_cut import BOUNDS, copied_in
 from tests.cutting import clips_of, curated, cut_smart, describe, pictures
 from tests.media import read_numbers, write_video
+from tests.reordering import understated_film
 from tests.thorough import but, thorough
 
 X265 = "log-level=none:pools=none:frame-threads=1:wpp=0"
@@ -58,6 +61,7 @@ def check(
     clips: Sequence[CutClip],
     bounds: Sequence[tuple[int, int]] = BOUNDS,
     rate: Fraction = Fraction(25),
+    pixel_format: str = "yuv420p10le",
 ) -> None:
     """Each clip has the frames of its span in order: copies equal, edges near, times on the grid."""
     whole = pictures(path)
@@ -65,13 +69,14 @@ def check(
         ours = pictures(clip.data)
         assert len(ours) == clip.frames == last - first
         levels = [
-            float(np.abs(a.astype(np.int32) - b).mean()) / 4
+            float(np.abs(a.astype(np.int32) - b).mean()) / (4 if a.dtype == np.uint16 else 1)
             for a, b in zip(ours, whole[first:last], strict=True)
         ]
         assert max(levels) < 4
         assert sum(not distance for distance in levels) >= copied_in(clip)
         described = describe(clip.data)
-        assert (described["codec"], described["pix_fmt"]) == ("hevc", "yuv420p10le")
+        codec = "hevc" if pixel_format != "yuv420p" or copied_in(clip) else "h264"
+        assert (described["codec"], described["pix_fmt"]) == (codec, pixel_format)
         assert (described["first"], described["gaps"]) == (0, {1 / rate})
 
 
@@ -175,7 +180,6 @@ _NOT = "not 10-bit 4:2:0 of limited range"
         (f"{OPEN}:intra-refresh=1:bframes=0", {}, "encoded: no IDR picture"),
         (f"{CLOSED}:display-window=4,4,4,4", {}, "encoded: parameter sets that state a display window"),
         (OPEN, {"pix_fmt": "yuv422p10le"}, f"encoded: its pictures are yuv422p10le, {_NOT}"),
-        (OPEN, {"pix_fmt": "yuv420p"}, "encoded: 8-bit HEVC, whose clips are H.264"),
         (OPEN, {"codec": "libx264", "options": {"g": "20"}}, "encoded: 10-bit H.264, whose clips are HEVC"),
     ],
 )  # fmt: skip
@@ -186,6 +190,44 @@ def test_what_holds_nothing_to_copy_is_encoded(
     (clip,) = cut(path, [(31, 66)])
     assert (clip.codec_mode, clip.remark) == ("encode", remark)
     assert read_numbers(clip.data) == list(range(31, 66))
+
+
+@pytest.mark.parametrize("words", but([OPEN], [OPEN, CLOSED]))
+def test_eight_bits_are_copied_where_a_group_begins_soon_and_else_have_the_bytes_of_encode(
+    words: str, tmp_path: Path
+) -> None:
+    path = film(tmp_path / "a.mp4", words, pix_fmt="yuv420p")
+    bounds = [(0, 22), (22, 56), (58, 80), (80, 93)]
+    clips = cut(path, bounds)
+    check(path, clips, bounds, pixel_format="yuv420p")
+    assert [clip.remark.partition(" frames")[0] for clip in clips] == [
+        "smart: 21 of 22",
+        "encoded: more than 16",
+        f"smart: {16 if words == OPEN else 20} of 22",
+        "smart: 11 of 13",
+    ]
+    assert clips[1].data == clips_of(path, bounds, CutConfig(max_bits=10))[1].data
+    little = cut(path, [(75, 87)])[0]
+    assert little.remark == "encoded: too little to copy"
+    assert little.data == clips_of(path, [(75, 87)], CutConfig(max_bits=10))[0].data
+    assert faults(clips[2].data, "decord", 3) == faults(clips[2].data, "OpenCV", 3) == []
+
+
+def test_a_film_whose_header_understates_its_order_is_encoded(tmp_path: Path) -> None:
+    """FFmpeg believes the header in the clip, too, and shows frames late."""
+    clip = cut(understated_film(tmp_path, "whole.mp4", "libx265"), [(0, 40)])[0]
+    assert clip.remark == "encoded: a header that understates how far frames are moved"
+    assert read_numbers(clip.data) == list(range(40))
+
+
+def test_edges_are_moved_no_farther_in_coding_than_copies(tmp_path: Path) -> None:
+    (clip,) = cut(film(tmp_path / "a.mp4", f"{OPEN}:bframes=2:b-pyramid=0"), [(31, 66)])
+    assert clip.remark.startswith("smart: ")
+    with open_clip(clip.data) as (container, stream):
+        assert not is_understated(container, stream)
+    with av.open(io.BytesIO(clip.data)) as container:
+        sets, _ = header_units(bytes(container.streams.video[0].codec_context.extradata))
+    assert [sequence_set(one).reordered for one in sets if kind_of(one) == SPS] == [1, 1]
 
 
 def test_without_ten_bits_films_of_hevc_are_encoded_as_h264(tmp_path: Path) -> None:
@@ -209,6 +251,7 @@ def changed(path: Path, other: Path, change: Callable[[int, list[bytes]], list[b
     return other
 
 
+SURROUNDINGS = bytes((SEI << 1, 1, 148, 8)) + b"\0\x2f\xe9\xa0\x3d\x13\x40\x42\x80"
 HDR10_PLUS = bytes((SEI << 1, 1, 4, 7)) + b"\xb5\0\x3c\0\1\4\1\x80"
 TOLD = b"\xb5\0\x31GA94\3\x41\xff\xfc\x94\x20\xff"
 CAPTIONS = bytes((SEI << 1, 1, 4, len(TOLD))) + TOLD + b"\x80"
@@ -237,7 +280,9 @@ def test_units_beside_the_pictures_that_a_clip_cannot_have_are_a_reason(
 
 def test_metadata_that_change_with_the_pictures_are_left_out_and_captions_kept(tmp_path: Path) -> None:
     path = changed(
-        film(tmp_path / "a.mp4"), tmp_path / "b.mp4", lambda _, units: [HDR10_PLUS, CAPTIONS, *units]
+        film(tmp_path / "a.mp4"),
+        tmp_path / "b.mp4",
+        lambda _, units: [HDR10_PLUS, CAPTIONS, SURROUNDINGS, *units],
     )
     (clip,) = cut(path, [(31, 66)])
     assert clip.remark == "smart: 26 of 35 frames copied"
@@ -276,6 +321,21 @@ def test_a_run_neither_discards_what_is_before_it_nor_goes_on_over_the_end_of_a_
     assert read_numbers(clip.data) == list(range(15, 66))
 
 
+def test_other_colours_in_the_clip_would_be_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where a container states the colours of a film whose parameter sets state others."""
+
+    class Wide(edges.EdgeEncoder):
+        def show(self, picture: av.VideoFrame, shown: int) -> None:
+            before, picture.color_primaries = picture.color_primaries, 9
+            super().show(picture, shown)
+            picture.color_primaries = before
+
+    monkeypatch.setattr(builder, "EdgeEncoder", Wide)
+    (clip,) = cut(film(tmp_path / "a.mp4"), [(31, 66)], verify="ends")
+    words = "frame 0 of its clip has other colours than its source"
+    assert clip.remark == f"encoded: its smart cut did not verify: {words}"
+
+
 def test_equal_ids_would_be_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The trap that counts right and shows wrong pictures: the edges have the ids of the source's sets."""
 
@@ -312,8 +372,11 @@ def test_sets_that_change_in_mid_film_divide_what_is_copied(tmp_path: Path) -> N
     assert clips[1].remark == "encoded: changed parameter sets"
 
 
-def test_the_whole_pass_sees_the_same_frames_and_gives_the_same_spans(tmp_path: Path) -> None:
-    path = film(tmp_path / "a.mp4", scenes=(65, 85), audio=True)
+@pytest.mark.parametrize("pixel_format", ["yuv420p10le", "yuv420p"])
+def test_the_whole_pass_sees_the_same_frames_and_gives_the_same_spans(
+    pixel_format: str, tmp_path: Path
+) -> None:
+    path = film(tmp_path / "a.mp4", scenes=(65, 85), audio=True, pix_fmt=pixel_format)
     lengths = {"min_clip_s": 1.0, "max_clip_s": 2.0}
     encoded = curated(path, tmp_path / "encoded", spans=lengths, cut={"max_bits": 10})
     found = curated(path, tmp_path / "smart", spans=lengths, cut={"mode": "smart", "max_bits": 10})
