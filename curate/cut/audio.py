@@ -216,9 +216,13 @@ def joined_lead(slices: Sequence[SoundSlice], frame_size: int) -> list[SoundSlic
     heard = next(
         (at for at, sound_slice in enumerate(laid) if sound_slice.begin + sound_slice.samples > 0), 0
     )
+    ends = (
+        min(laid[heard].begin, 0) if laid else 0
+    )  # what begins late leaves silence, and no sound from before
     for at in reversed(range(heard)):
         samples = laid[at].samples or frame_size
-        laid[at] = SoundSlice(laid[at + 1].begin - samples, samples)
+        ends -= samples
+        laid[at] = SoundSlice(ends, samples)
     return laid
 
 

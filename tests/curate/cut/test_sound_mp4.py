@@ -80,3 +80,5 @@ def test_a_packet_that_lasts_until_the_next_one_leaves_a_gap() -> None:
 def test_packets_before_a_clip_are_laid_end_to_end() -> None:
     lead = [SoundSlice(-9000, 1024), SoundSlice(-3200, 1024), SoundSlice(-512, 1024), SoundSlice(512, 1024)]
     assert [packet.begin for packet in joined_lead(lead, 1024)] == [-2560, -1536, -512, 512]
+    late = [SoundSlice(-9000, 1024), SoundSlice(-3200, 1024), SoundSlice(300, 1024)]
+    assert [packet.begin for packet in joined_lead(late, 1024)] == [-2048, -1024, 300]
