@@ -41,12 +41,14 @@ def accepted_answers(
     for attempt in range(1, config.max_attempts + 1):
         if not open_asks:
             break
+        # All open questions at once, so that the model batches them.
         drafts = model(list(open_asks.values()))
         for (index, ask), draft in zip(list(open_asks.items()), drafts, strict=True):
             del open_asks[index]
             if isinstance(draft, Fault):
                 results[index] = draft
                 continue
+            # Tokens of all attempts count, also of those that were not accepted.
             spent[index] = (spent[index][0] + draft.tokens_in, spent[index][1] + draft.tokens_out)
             draft = replace(draft, text=without_echo(draft.text, ask.prompt))
             names = answer_faults(draft, config, _instruction(ask))

@@ -73,11 +73,13 @@ class ClipEncoder:
         context, stream = self._stream.codec_context, self._stream
         before = picture.pts, picture.time_base or self._time_base, picture.pict_type
         try:
+            # The first picture's colours are the stream's; later ones cannot change between HDR and SDR.
             if self._written == 0:
                 context.colorspace, context.color_range = picture.colorspace, picture.color_range
                 context.color_primaries, context.color_trc = picture.color_primaries, picture.color_trc
             elif self._deep and is_hdr(picture) != (context.color_trc in (hdr.PQ, hdr.HLG)):
                 raise CutError("it changes between HDR and SDR")
+            # A picture that is shown for several frames is encoded for each: the rate is constant.
             picture.time_base, picture.pict_type = self._time_base, 0
             for _ in range(times):
                 picture.pts = self._written

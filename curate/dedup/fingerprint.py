@@ -120,6 +120,7 @@ def _offsets(a: PrintPictures, every: PrintPictures, min_shared: int) -> Iterato
 
 def _best_crop(full: NDArray[np.uint8], part: NDArray[np.uint8]) -> float:
     """Return the agreement of ``part`` with its best crop of ``full``: a coarse grid on few pictures, refined."""
+    # The crop is sought on a few pictures, since most pairs of clips have none.
     few = np.unique(np.linspace(0, len(full) - 1, min(3, len(full))).astype(int))
     sampled, part_blocks = full[few], _blocks(part[few].astype(np.float32))
 
@@ -134,11 +135,13 @@ def _best_crop(full: NDArray[np.uint8], part: NDArray[np.uint8]) -> float:
             nearby = try_box(_nearby(best[1], step))
             improved = nearby[0] > best[0]
             best = max(best, nearby)
+    # Then all pictures of both are compared, under the best crop.
     (cropped,) = _crops(full, [best[1]])
     blocks = _blocks(part.astype(np.float32))
     still = float(np.median(_agreement(_blocks(cropped), blocks, _WORST_SHARE)))
     if still < _LEAST_STILL:
         return 0.0
+    # What moves is better evidence than what stands still, where anything moves.
     moving, evidence = _changes_alike(cropped, part.astype(np.float32))
     return evidence * moving + (1 - evidence) * still**_STILL_POWER
 

@@ -24,12 +24,14 @@ def hashes(texts: pa.Array) -> Hashes:
 def _hashes(texts: pa.Array) -> Hashes:
     lengths = pc.fill_null(pc.binary_length(texts), 0).to_numpy().astype(np.int64)
     hash_values = np.zeros(len(texts), np.uint64)
+    # Bytes of all texts lie one behind the other, with 64-bit offsets.
     texts = texts.cast(pa.large_string() if pa.types.is_string(texts.type) else pa.large_binary())
     _, where, data = texts.buffers()
     if data is None or not lengths.any():
         return hash_values
     starts = np.frombuffer(where, np.int64)[texts.offset : texts.offset + len(texts)]
     content = np.frombuffer(data, np.uint8)
+    # Texts of one length make a matrix: words are mixed column by column, over all of them.
     for length in np.unique(lengths[lengths > 0]).tolist():
         rows = np.flatnonzero(lengths == length)
         first = starts[rows]

@@ -84,6 +84,7 @@ def window_motion(before: Floats, after: Floats) -> Windows:
     height, width = before.shape
     window = min(_WINDOW_PX, height, width)
     tops, lefts = _starts(height, window), _starts(width, window)
+    # Centres of the windows, from the middle of the picture.
     positions = np.array(
         [
             ((left + window / 2) / width - 0.5, (top + window / 2) / height - 0.5)
@@ -92,9 +93,11 @@ def window_motion(before: Floats, after: Floats) -> Windows:
         ]
     )
     picture_taper, part = _taper(height, width), _taper(window, window)
+    # The whole picture's displacement first, so that windows are compared where their content went.
     down, right = _shift(before[None], after[None], picture_taper)[0].round().astype(int)
     if _difference(before, after, down, right) >= _difference(before, after, 0, 0):
         down = right = 0
+    # Then what each window has left of motion; windows without structure tell nothing.
     a, b = _windows(before, after, tops, lefts, window, down, right)
     structured = a.std(axis=(1, 2)) >= _MIN_CONTRAST
     changed = _changed_share(a, b) * structured

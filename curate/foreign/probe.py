@@ -196,6 +196,7 @@ def _demux(
     name, frame = container.format.name, None
     times = PacketTimes(stream.frames, counts_ticks=name == "avi", lasts_as_coded="mp4" in name)
     turn, checks = LastingTurn(stream), ClusterChecks(data, stream)
+    # Times of all packets, and one decoded frame: that is all a sample's row needs.
     for packet in with_usual_delays(container.demux(stream), name):
         if packet.size:
             times.add(packet)

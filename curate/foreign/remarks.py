@@ -117,6 +117,7 @@ def _on_captions(tars: Sequence[TarIndex]) -> Iterator[str]:
 
 
 def _on_media(tars: Sequence[TarIndex]) -> Iterator[str]:
+    # Samples with more media than one.
     several = [(len(pairs), pairs[0], tar.path) for tar in tars if (pairs := _with_several_media(tar))]
     if several:
         _, (key, names), path = several[0]
@@ -125,6 +126,7 @@ def _on_media(tars: Sequence[TarIndex]) -> Iterator[str]:
             f" pictures, and one of each counts; the first: {key} of {path} ({', '.join(names[:4])})."
             " A key ends at the first dot of a file's name"
         )
+    # Marks of single samples, each counted, with what to do about it.
     for mark, (said, advice) in _SAID.items():
         name, value = MARKS[mark]
         if marked := sum(_count_marked(tar, name, value) for tar in tars):
@@ -132,6 +134,7 @@ def _on_media(tars: Sequence[TarIndex]) -> Iterator[str]:
             said = f"{_SINGULAR[verb] if marked == 1 else verb} {rest}"
             yield f"{pluralize(marked, 'sample')} {said} (attributes: {name}={value} in index.parquet); {advice}"
 
+    # Views all around, by kind.
     views: Counter[str] = Counter()
     for tar in tars:
         values = pc.map_lookup(_usable(tar)["attributes"], IMMERSIVE, "first")

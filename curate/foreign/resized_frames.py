@@ -78,6 +78,7 @@ def _sequence(bits: _Bits) -> _Sequence:
     bits.take(4)
     if bits.take():
         return _Sequence(True, 0, 0, 0, 0)
+    # Operating points, each with parts of its own length.
     time_bits, delay_bits = _timing(bits)
     has_delay = bits.take()
     for _ in range(bits.take(5) + 1):
@@ -88,6 +89,7 @@ def _sequence(bits: _Bits) -> _Sequence:
             bits.take(2 * delay_bits + 1)
         if has_delay and bits.take():
             bits.take(4)
+    # Largest size; then the tools that change how frame headers are read.
     width, height = bits.take(4) + 1, bits.take(4) + 1
     bits.take(width + height)
     id_bits = bits.take(4) + 2 + bits.take(3) + 1 if bits.take() else 0

@@ -152,6 +152,7 @@ def chosen_tars(
         matching = [info for info in shown if fnmatchcase(info.path, shards)]
         found = [info for info in matching if not info.path.endswith(_NO_TARS)]
         others = sorted(info.path for info in matching if info.path.endswith(_NO_TARS))
+    # A packed tar has no byte ranges of its samples.
     packed = [info.path for info in found if info.path.endswith(PACKED)]
     if packed:
         raise UsageError(

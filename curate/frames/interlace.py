@@ -173,10 +173,12 @@ def deinterlace(
     waiting: deque[VideoFrame] = deque()
     for frame in frames:
         kind = (frame.width, frame.height, frame.format.name)
+        # Another size or format needs another filter; what the old one holds comes first.
         if graph is not None and kind != made_for:
             yield from _pull_frames(graph, None, waiting)
             graph = None
         if graph is None:
+            # Progressive frames before the first interlaced one pass without delay.
             is_progressive = pulldown is None and unmarked is None and not frame.interlaced_frame
             if is_progressive or min(frame.width, frame.height) < _SMALLEST:
                 yield frame
@@ -187,6 +189,7 @@ def deinterlace(
                 _chain(frame, *steps, "bwdif=mode=send_frame:parity=auto:deint=interlaced"),
                 kind,
             )
+        # From then on every frame goes through the filter, which answers one frame later.
         waiting.append(frame)
         yield from _pull_frames(graph, frame, waiting)
     if graph is not None:

@@ -210,12 +210,14 @@ def invert_pulldown(line: FrameTimes, pulldown: Pulldown) -> FrameTimes:
 
     Frames keep their numbers. Clips have four fifths of the rate.
     """
+    # Repeats end the cycles: between two of them lie the film's own frames.
     raw_s = line.times_s
     repeats = [frame for frame in pulldown.repeats if 0 < frame < line.frames]
     lasting_s = float(np.median(np.diff(raw_s)))
     begins_s = [0.0, *(float(raw_s[frame]) + _LATE * lasting_s for frame in repeats), float(raw_s[-1])]
     times_s = raw_s.copy()
     firsts = [0, *(frame + 1 for frame in repeats)]
+    # Frames of a cycle share its time evenly, and its repeat lasts an instant before the next begins.
     for index, (first, last) in enumerate(zip(firsts, [*repeats, line.frames], strict=True)):
         if last > first:
             step_s = (begins_s[index + 1] - begins_s[index]) / (last - first)

@@ -86,6 +86,7 @@ def flatten_layers(tensors: dict[str, Floats], name: str) -> tuple[NDArray[np.fl
     Raises:
         UsageError: The tensors are no such row.
     """
+    # One layer, or several by number, each with weight and bias and nothing else.
     layers = sorted(
         (int(key.split(".")[1]) if key.startswith("layers.") else 0, key.removesuffix("weight"))
         for key in tensors
@@ -96,6 +97,7 @@ def flatten_layers(tensors: dict[str, Floats], name: str) -> tuple[NDArray[np.fl
     wrong = f"{name} holds no aesthetic head of a known layout"
     if not layers or expected_names != set(tensors):
         raise UsageError(f"{wrong}: its tensors are {', '.join(sorted(tensors)[:6]) or 'none'}")
+    # Without activations between them they are one linear map.
     weight, bias = np.empty(0), np.zeros(1)
     for index, (_, prefix) in enumerate(layers):
         W, b = tensors[f"{prefix}weight"].astype(np.float64), tensors[f"{prefix}bias"].astype(np.float64)

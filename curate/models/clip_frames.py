@@ -62,12 +62,14 @@ def clip_pictures(
             raise UsageError(f"{name}={value} asks for no pictures; give a number above zero, or None")
     try:
         with io.BytesIO(data) as file, open_video(file) as (container, stream):
+            # Packets are counted before anything is decoded, and tell a file that is cut off.
             frames = sum(1 for packet in container.demux(stream) if packet.size)
             rate = float(stream.average_rate or 0)
             if not frames or not rate:
                 raise ClipError("the clip holds no frames")
             if stream.frames and frames != stream.frames:
                 raise ClipError(f"the clip is cut off: it holds {frames} of {stream.frames} frames")
+            # Decode no further than the last picture that is wanted.
             chosen = _frame_indices(frames, rate, fps, count)
             container.seek(0)
             scaler, sdr = VideoReformatter(), SdrConverter()

@@ -151,16 +151,19 @@ def _staying(state: CurationState, clips: Partitions, present: Sequence[ShardRec
     """Return the shards of the present revision that stay as they are."""
     if not present:
         return []
+    # Shards are compared in groups of so many samples that one fits in memory.
     sizes = [len(shard.rows) for shard in present]
     keys, group = TextPlaces(_keys(present)), np.cumsum([0, *sizes[:-1]]) // _ROWS
     count = int(group[-1]) + 1 if clips.count > 1 else 1
     store = Partitions(count, pa.schema({}), count > 1)
     of_sample = np.repeat(np.minimum(group, count - 1), sizes)
+    # Kept clips that are in a shard today, beside the others of that group.
     for partition, table in enumerate(clips):
         samples = state.samples.of_clips(partition, table)
         rows = keys.find(column(samples, "key"))
         exists = rows >= 0
         store.scatter(without_vectors(filter_rows(samples, exists)), of_sample[rows[exists]])
+    # A shard stays if every sample of it is as it was.
     staying: list[ShardRecord] = []
     for group_index in range(count):
         group_samples = store.read(group_index)

@@ -73,6 +73,7 @@ def read_vectors(
     width = len(like)
     matrix_ND = np.empty((len(rows_N), width), like.dtype)
 
+    # Neighbours in a shard are read together; the threads fill rows of one matrix.
     def read(indices: NDArray[np.int64]) -> None:
         rows = rows_N[indices].tolist()
         vectors = _neighbours(dataset, members, rows, first_row)
@@ -85,6 +86,7 @@ def read_vectors(
             length = float(np.linalg.norm(vector.astype(np.float32)))
             matrix_ND[index] = vector.astype(np.float32) / length if length else 0
 
+    # Over the network, to read a gap costs less than another request; on a disk only a small gap does.
     local = isinstance(remove_fence(dataset.shard_storage), LocalStorage)
     groups = joined_members(members, rows_N, _LOCAL_GAP if local else _REMOTE_GAP, _MOST_JOINED)
     with ThreadPoolExecutor(_READERS) as readers:

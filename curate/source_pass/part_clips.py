@@ -88,10 +88,12 @@ class PartAhead:
 
     def push(self, frame: VideoFrame, picture: NDArray[np.uint8], shape: Shape) -> None:
         """Take the next frame, its small picture and its shape."""
+        # Without clips ahead only packets are noted, and dropped.
         if self._lookahead is None:
             if self._smart is not None:
                 self._smart.drop_all()
             return
+        # The first frame tells the size of all clips of the part.
         if self._encoder is None:
             bits = self._config.cut.max_bits
             self.size = size_at([shape], 0, geometry(frame, None, bits), bits)
@@ -145,6 +147,7 @@ def keep_clips(store: PartStore, part_index: int, size: Geometry | None, clips: 
     """Write the clips of a part to the ledger, one at a time, and their size."""
     index = {"size": _json(size and size.to_json())}
     for clip in clips:
+        # What joining the parts needs of a clip: its bytes, samples and motion.
         motion = clip.collected.motion
         arrays: dict[str, NDArray[Any]] = {
             "data": np.frombuffer(clip.data, np.uint8),
@@ -157,6 +160,7 @@ def keep_clips(store: PartStore, part_index: int, size: Geometry | None, clips: 
             if values is not None:
                 arrays[name] = values
         store.put(_CLIP, part_index, arrays, clip.first)
+        # The index of the part, written last, says which clips there are.
         rate = np.array([clip.rate.numerator, clip.rate.denominator])
         index |= {
             f"{clip.first}.shown": clip.shown,

@@ -285,11 +285,13 @@ class _Frames:
         size: tuple[int, ...],
     ) -> bool:
         """Take the next frame, and return whether enough of them were seen."""
+        # Parts are joined by their time stamps, and read no further than a header's promise allows.
         if frame.pts is None or (self.pts and frame.pts <= self.pts[-1]):
             raise SourceError("its time stamps do not rise")
         if len(self.pts) > 4 * PART_FRAMES:
             raise SourceError("a part of it holds many more frames than its header promises")
         self.size = size
+        # Frames at both ends are kept as checksums: those of neighbouring parts must be the same ones.
         over = self.end_pts is not None and frame.pts >= self.end_pts
         if len(self.behind if over else self.begin) < COMPARED:
             shown = (frame.pts, frame.duration or 0, _checksum(frame))
@@ -301,6 +303,7 @@ class _Frames:
                     fields.push(frame)
         if over:
             return len(self.behind) == COMPARED
+        # Statistics of the part's own frames.
         self.pts.append(frame.pts)
         self.durations.append(frame.duration or 0)
         self.changes += (picture - self.last).tobytes()

@@ -60,6 +60,7 @@ def walk(root: Path) -> Iterator[FolderEntry]:
     Links are followed. A folder with several names is entered once, by its own name rather than by a link. A
     hidden name is used only where it has no other.
     """
+    # Folders by rank: own names before links, and hidden ones last.
     waiting: tuple[list[str], ...] = ([""], [], [])
     entered: set[tuple[int, int]] = set()
     while rank := next((1 + index for index, some in enumerate(waiting) if some), 0):
@@ -71,10 +72,12 @@ def walk(root: Path) -> Iterator[FolderEntry]:
             name = folder.rstrip("/")
             yield FolderEntry(name, _reason(error), rank == _HIDDEN, many=True, undone=is_fault(error))
             continue
+        # A folder that was entered by a better name, or that a link leads back to.
         if identity in entered:
             continue
         entered.add(identity)
         for entry in inside:
+            # Entries inherit what their folder is.
             hidden = rank == _HIDDEN or entry.name.startswith(".")
             fault, is_folder, undone = _looked_at(entry)
             if is_folder:

@@ -167,12 +167,14 @@ def _tell_left_out(
     tell: Callable[[str], object],
     lists: Sequence[str],
 ) -> None:
+    # Names that begin with a dot.
     if hidden:
         files = pluralize(hidden, "hidden file", "hidden files")
         tell(
             f"left out below {redact_input(text)}: {files} (their names, or those of folders above, start with a dot);"
             " name them as inputs to include them"
         )
+    # Files that are no video by their name, and what else they may be good for.
     if other_suffixes:
         by_count = sorted(
             other_suffixes.items(), key=lambda suffix_count: (-suffix_count[1], suffix_count[0])

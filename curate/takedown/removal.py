@@ -128,6 +128,7 @@ def _leave_out(dataset: Dataset, removals: Sequence[Removal]) -> Removed:
     """Publish a revision over tars of others that leaves samples out."""
     storage, before = dataset.storage, dataset.manifest
     earlier = {(old.source, old.key) for old in before.removals}
+    # How many samples each take-down meets, by key or by source.
     counts: Counter[tuple[str, str]] = Counter()
     for name in ("key", "source"):
         column = dataset.column(name)
@@ -136,6 +137,7 @@ def _leave_out(dataset: Dataset, removals: Sequence[Removal]) -> Removed:
             (name, name_or_key)
             for name_or_key in column.filter(pc.is_in(column, value_set=requested)).to_pylist()
         )
+    # Take-downs that were made before are not made again.
     new = [
         removal.model_copy(
             update={"samples": counts["key", removal.key or ""] + counts["source", removal.source or ""]}
@@ -243,6 +245,7 @@ def _keys_and_copies(
         The keys of all removed clips; a row of each copy or duplicate in other sources, by key; and the keys of clips
         that overlap removed ones, as listed segments do.
     """
+    # Clips that were named.
     keys: set[str] = set()
     for table in dataset.table_parts("accounting", ("source", "key")):
         removed_samples = table.filter(pa.array(_named_rows(table, requested)))
@@ -250,6 +253,7 @@ def _keys_and_copies(
     copies: dict[str, Row] = {}
     overlapping: set[str] = set()
     spanned = pa.array([removal.key for removal in requested], pa.string()).drop_null()
+    # Clips that show the same, until nothing new is found: a copy may overlap another clip.
     while True:
         all_keys = pa.array(sorted(keys), pa.string())
         near = [
@@ -361,6 +365,7 @@ def _account_removed(
         rows: list[Row] = []
         indices: list[int] = []
         left_out = to_rows(table.filter(pa.array(gone_N)))
+        # A source that was taken down has one row, whatever its clips were.
         for index, row in zip(np.flatnonzero(gone_N).tolist(), left_out, strict=True):
             record = from_json(Record, row)
             if removal := down.sources.get(record.source):
@@ -371,6 +376,7 @@ def _account_removed(
             else:
                 rows.append(empty_record(record, down.keys[row["key"]]).columns(row))
             indices.append(index)
+        # New rows stand where the first of the old ones stood, so that the table stays sorted.
         stay = table.filter(pa.array(~gone_N))
         order = np.argsort(
             np.concatenate([np.flatnonzero(~gone_N), np.array(indices, np.int64)]), kind="stable"

@@ -239,6 +239,7 @@ def _sources(state: CurationState, before: Mapping[str, Any], now: Mapping[str, 
     waiting = state.results.closed.unclosed_uris() & state.inputs.sources.keys()
     if not waiting:
         return
+    # Sources that were cut under the settings before, and now must be again.
     unclosed = state.inputs.select_sources(waiting)
     earlier_closed, changed = _before(state, before), _changed_keys(before, now)
     again = (
@@ -255,6 +256,7 @@ def _sources(state: CurationState, before: Mapping[str, Any], now: Mapping[str, 
             f" {_core_time(core_s)} when they were cut before, and all later stages for clips that change"
         )
         yield Work("cut", count, clips, clip_s, core_s, True, sentence)
+    # All others were never cut.
     if count := int((unclosed & ~again).sum()):
         yield Work(
             "new", count, 0, 0.0, None, True, f"to be cut, without a result yet: {pluralize(count, 'source')}"

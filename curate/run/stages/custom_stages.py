@@ -205,6 +205,7 @@ class CustomClips:
     def _result(self, stage: CustomStage, output: object) -> ClipResult:
         if isinstance(output, Fault):
             return output
+        # What a user's code returns is checked: known names, finite numbers.
         named_scores = output.scores if isinstance(output, Embedded) else output
         if not isinstance(named_scores, Mapping):
             raise TypeError(
@@ -216,6 +217,7 @@ class CustomClips:
                 raise ValueError(f"the score {name} is not among the `scores` that the stage names")
             if not math.isfinite(value):
                 raise ValueError(f"the score {name} is {value}")
+        # Vectors come of stages that say so, and are stored at unit length.
         if isinstance(output, Embedded) != stage.embeds:
             raise TypeError(
                 "a stage with `embeds = True` gives Embedded for each clip, and no other stage does"

@@ -41,6 +41,7 @@ def describe_sidecars(clips: Iterable[pa.Table]) -> tuple[str, ...]:
     """Return in words of how many films with kept clips a sidecar was not used, or only in part."""
     films: dict[str, set[int]] = {OTHER: set(), FURTHER_KEYS: set()}
     first: dict[str, str] = {}
+    # The provenance of captions names what was not used; films count once, whatever their clips.
     for table in clips:
         kept = filter_rows(table, equal(table, "state", "kept"))
         for key, sources in films.items():

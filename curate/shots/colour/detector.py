@@ -181,6 +181,7 @@ class ColourDetector:
         Args:
             finished: True after `finish`, to return all that are left.
         """
+        # Candidates that are settled, with their scores.
         end = self._judged if finished else self._judged - SETTLED_AFTER
         ranked = [
             (run.score, run.transition)
@@ -193,10 +194,12 @@ class ColourDetector:
         ]
         if not ranked:
             return []
+        # They are returned once: only sure and unsettled ones stay.
         self._dissolves = [
             run for run in self._dissolves if self._is_sure(run) or run.transition.end_frame > end
         ]
         self._cuts = [cut for cut in self._cuts if self._is_sure_cut(cut) or cut.end > end]
+        # Of candidates that overlap, the better one is asked about, and none beside a sure transition.
         accepted = self._sure(min(transition.start_frame for _, transition in ranked) - SETTLED_AFTER)
         doubtful = []
         for _, candidate in sorted(ranked, key=lambda each: (-each[0], each[1].start_frame)):
@@ -248,6 +251,7 @@ class ColourDetector:
 
     def _judge_frame(self, frame: int, probabilities: Floats) -> None:
         """Decide whether a cut is before a frame, by the probabilities around it."""
+        # A cut is a peak of the probability, of two pictures that both show something.
         blank = self._fades.is_blank(self._history[frame])
         probability = float(probabilities[_PEAK])
         if (
@@ -256,6 +260,7 @@ class ColourDetector:
             and probability > min(self._cut_floor, _ABRUPT * self._config.cut_threshold)
             and probabilities.argmax() == _PEAK
         ):
+            # A neighbour that is probable, too, belongs to the cut, whose place is then a range of frames.
             earlier, later = (float(each) > _BOTH for each in probabilities[[_PEAK - 1, _PEAK + 1]])
             cut = _Cut(
                 frame - 1 - earlier,
@@ -267,6 +272,7 @@ class ColourDetector:
                 self._cuts.append(cut)
             if self._is_sure_cut(cut):
                 self._shot_first = frame
+        # Fades are followed in any case; blank pictures end a shot.
         self._fades.push(self._history, frame, self._shot_first)
         if blank:
             self._blanks.append(frame)

@@ -56,6 +56,7 @@ class BlockMotion:
 
     def _push(self, layouts: Floats) -> Floats:
         """Return the differences of frames that one group has room for."""
+        # A full group leaves its last frames as history of the next.
         if self._filled == _GROUP:
             for history in (self._windows, self._inverse):
                 history[..., :FARTHEST] = history[..., _GROUP:]
@@ -63,16 +64,19 @@ class BlockMotion:
         count = len(layouts)
         rows = slice(self._filled, self._filled + count)
         self._filled += count
+        # Edges are repeated, so that blocks at the border may shift outwards.
         padded = np.empty((_ROWS + 2 * _SHIFT[0], _COLUMNS + 2 * _SHIFT[1], count), np.float32)
         padded[_SHIFT[0] : -_SHIFT[0], _SHIFT[1] : -_SHIFT[1]] = layouts.transpose(1, 2, 0)
         repeat_edges(padded, _SHIFT)
         new = slice(FARTHEST + rows.start, FARTHEST + rows.stop)
         self._windows[..., new] = _shifted_across(padded)
         self._inverse[..., new] = _inverse_lengths(padded)
+        # Before the first frame lies the same frame: nothing has moved.
         if not self._begun:
             for history in (self._windows, self._inverse):
                 history[..., :FARTHEST] = history[..., FARTHEST : FARTHEST + 1]
             self._begun = True
+        # Likeness of each block with every shift of the frames before, at once.
         self._blocks[..., rows] = _blocks(layouts)
         alike = np.stack([self._alike(row, rows) for row in range(len(self._blocks))])
         alike = alike.reshape(_BLOCKS, count, -1)
