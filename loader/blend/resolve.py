@@ -119,6 +119,7 @@ class _Resolver:
     def _node(self, node: Node, file: str, split: str, context: _NodeContext) -> int | Group:
         if context.depth > MAX_NESTED:
             raise UsageError(f"{context.named} is nested in more than {MAX_NESTED} blends and files")
+        # What the node names: a group of nodes, another blend, or one dataset.
         uri = _uri(file, node.path, f"{context.named}.path") if node.path else None
         leaf = uri is not None and not is_blend_file(uri)
         try:
@@ -129,6 +130,7 @@ class _Resolver:
             raise UsageError(f"{context.named}.subset: {error}") from error
         if uri is None:
             return self._group(node, file, split, context, span)
+        # What its inner nodes take over. The outermost file that names an address answers for it.
         subflavors = {**node.subflavors, **context.subflavors}
         inner = replace(
             context,

@@ -82,10 +82,12 @@ def epoch_draws(node: int | Group, held: Sequence[LeafSize]) -> dict[int, Fracti
     """
     if isinstance(node, int):
         return {node: Fraction(held[node].samples)}
+    # Draws of each part by itself; those of weight 0 may be empty.
     within = [epoch_draws(part.node, held) if part.factor else {} for part in node.parts]
     if node.by == "repetitions":
         scales = [part.factor for part in node.parts]
     else:
+        # Weights: how often a part is drawn for each of its units, samples or tokens.
         sizes = [sum(draws.values(), Fraction()) for draws in within]
         units = sizes if node.by == "samples" else [_tokens(draws, held) for draws in within]
         for part, unit in zip(node.parts, units, strict=True):
@@ -96,6 +98,7 @@ def epoch_draws(node: int | Group, held: Sequence[LeafSize]) -> dict[int, Fracti
         rates = [
             part.factor / unit if unit else Fraction() for part, unit in zip(node.parts, units, strict=True)
         ]
+        # All rates together are scaled to the samples of an epoch.
         unscaled = sum((rate * size for rate, size in zip(rates, sizes, strict=True)), Fraction())
         total = node.samples or sum(sizes, Fraction())
         scales = [rate * total / unscaled for rate in rates]

@@ -78,12 +78,14 @@ def fill_steps(table: MicrobatchTable, per_step: int) -> MicrobatchTable:
 
     Halved microbatches come from the ends of their stretches, and each half is a stretch of its own.
     """
+    # How many more microbatches make whole steps, and from which stretches the largest are taken.
     times = -table.total % per_step
     largest = np.argsort(-table.size, kind="stable")
     reach = np.cumsum(table.length[largest])
     fill_counts = np.zeros_like(table.length)
     fill_counts[largest] = np.diff(np.minimum(reach, times), prepend=0)
     retained = table._replace(length=table.length - fill_counts)
+    # The largest are halved again and again, until there are enough of them.
     heap = [
         (-size, start + index * size, bucket)
         for start, size, bucket, remaining, gone in np.stack([*retained, fill_counts], axis=1)[
@@ -99,6 +101,7 @@ def fill_steps(table: MicrobatchTable, per_step: int) -> MicrobatchTable:
         half = (size + 1) // 2
         heapq.heapreplace(heap, (-half, start, bucket))
         heapq.heappush(heap, (half - size, start + half, bucket))
+    # All stretches again in their order.
     halved = np.array([(start, -size, bucket, 1) for size, start, bucket in heap], np.int64).reshape(-1, 4)
     table_S4 = np.concatenate([np.stack(retained, axis=1), halved])
     return MicrobatchTable(*table_S4[np.argsort(table_S4[:, 0], kind="stable")].T)

@@ -52,6 +52,7 @@ def locality(index: PlanIndex, plan: EpochPlan, near_N: IntegerArray) -> Localit
     requests = samples = read = needed = beside = 0
     steps = max(1, min(len(plan), _MICROBATCHES // plan.layout.per_step))
     for step in islice(plan, steps):
+        # Each microbatch is fetched by itself: near ranges become one request.
         rank_requests = []
         for micro in step.microbatches:
             columns = (column[micro.rows].tolist() for column in (index.shard, index.offset, index.size))
@@ -61,6 +62,7 @@ def locality(index: PlanIndex, plan: EpochPlan, near_N: IntegerArray) -> Localit
             read += sum(request.span.size for request in coalesced_ranges)
             needed += sum(byte_range.size for byte_range in ranges)
             rank_requests.append(micro.rows)
+        # Samples of a step whose neighbour in a shard is of the same step, on whichever rank.
         near = np.sort(near_N[np.concatenate(rank_requests)].astype(np.int64))
         follows = np.concatenate([[False], np.diff(near) == 1, [False]])
         beside += int((follows[1:] | follows[:-1]).sum())

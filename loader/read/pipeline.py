@@ -210,6 +210,7 @@ class ReadPipeline:
         Raises:
             RunError: they are more than the configuration allows.
         """
+        # Every bad sample is said; a position counts once, however often it comes again.
         self._seen += len(loaded)
         for loaded_sample in loaded:
             for sample in loaded_sample.bad:
@@ -221,6 +222,7 @@ class ReadPipeline:
                 _log.warning("%s; %s", sample, effect)
                 self._known.add((sample.shard, sample.offset))
             self._bad += bool(loaded_sample.bad)
+        # Both limits must be exceeded: the number of bad samples, and their share of all.
         config = self._config
         if (
             len(self._known) > config.max_bad

@@ -87,10 +87,12 @@ def packed_steps(
     waiting, read, carried = _own_lengths(epochs(0)), 1, 0
     held = len(waiting)
     for step in range(steps):
+        # Read on until a step is full; an epoch that two times over fills none is too small.
         while sizes.sizes(waiting.length).sum() < sizes.per_step * sizes.tokens:
             if len(waiting) >= 2 * held:
                 raise UsageError(_TOO_SMALL.format(held=held, ranks=ranks, packs=packs, tokens=sizes.tokens))
             waiting, read = together([waiting, _own_lengths(epochs(read))]), read + 1
+        # Only planning is timed.
         began = time.perf_counter()
         if policy == "equal_token":
             pack_N = packs_in_order(waiting.length, sizes)
@@ -99,6 +101,7 @@ def packed_steps(
         spent_s = time.perf_counter() - began
         if len(pack_N) > held:
             raise UsageError(_TOO_SMALL.format(held=held, ranks=ranks, packs=packs, tokens=sizes.tokens))
+        # Samples that fit no pack of this step are the first of the next.
         late = np.flatnonzero(pack_N == CARRIED)
         carried = len(late)
         is_packed = pack_N != CARRIED

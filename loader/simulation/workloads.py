@@ -59,6 +59,7 @@ class Workload:
             count: number of microbatches.
             repeated: number of consecutive microbatches of one bucket, a divisor of ``count``.
         """
+        # A bucket for each microbatch, or for several that follow each other.
         draws = uniform(seed, step, 0, count // repeated)
         batch_K = np.array([size.batch for size in batch_sizes])
         chance_K = np.array(self.shares) / batch_K
@@ -66,6 +67,7 @@ class Workload:
         bucket_M = np.repeat(np.searchsorted(reach_K, draws, side="right"), repeated)
         bucket_M = np.minimum(bucket_M, len(self.buckets) - 1)
         batch_M = batch_K[bucket_M]
+        # Lengths of captions, drawn evenly; a microbatch is as long as its longest.
         fewest, max_tokens = self.text_tokens
         text_N = fewest + np.floor(
             uniform(seed, step, 1, int(batch_M.sum())) * (max_tokens - fewest + 1)

@@ -91,6 +91,7 @@ def open_object(
 def _storage(text: str, config: StorageConfig, listed_in: str) -> Storage:
     if not text:
         raise UsageError("an empty path names no storage; give a folder or s3://bucket/prefix")
+    # Clients of S3 and of the web are imported where an address needs them.
     if match := _S3.fullmatch(text):
         from reelweave.loader.storage.s3.storage import S3Storage
 
@@ -101,6 +102,7 @@ def _storage(text: str, config: StorageConfig, listed_in: str) -> Storage:
 
         address, query = _split_query(text)
         return HttpStorage(address.rstrip("/"), config, query, listed_in)
+    # All others are folders; any other scheme is no folder's name.
     if match := _FILE.fullmatch(text):
         text = unquote(match[1], errors="surrogateescape")
     elif _SCHEME.match(text):

@@ -61,6 +61,7 @@ def energon_files(shards: Iterable[EnergonShard], folder: Path) -> dict[str, byt
         shards: tars in the order of the manifest, read one by one.
         folder: folder for the database, which grows with the number of samples.
     """
+    # Shards come one by one; rows of their samples go to the database, the rest is a line a shard.
     counts: dict[str, int] = {}
     parts: dict[str, list[str]] = {"train": [], "val": [], "test": []}
     excluded: list[str] = []
@@ -77,6 +78,7 @@ def energon_files(shards: Iterable[EnergonShard], folder: Path) -> dict[str, byt
     db.executescript(_INDEXES)
     db.commit()
     db.close()
+    # A name of the index that follows from its shards, where Energon draws one at random.
     info = {"energon_version": ENERGON_VERSION, "shard_counts": counts}
     return {
         ".nv-meta/.info.json": json.dumps(info, indent=2).encode(),

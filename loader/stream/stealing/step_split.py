@@ -75,18 +75,21 @@ def split_step(
         ranks: number of ranks, at most M.
         config: share and size of the pieces.
     """
+    # Microbatches in the order in which they are worth sharing; see above.
     load = costs.sum() / ranks
     sample = (costs - fixed_s) / sizes
     fine = np.flatnonzero(counts & (sample + fixed_s <= _COARSEST * config.piece * load))
     part = (sample[fine] + fixed_s) / (config.piece * load)
     tier = np.where(part > 1, 1, np.where(part < _MANY, 2, 0))
     order = fine[np.lexsort((np.where(tier == 1, part, -part), tier))]
+    # As many as the shared part of the cost needs; each rank keeps one at least.
     max_pieces = min(
         len(costs) - ranks, int(np.searchsorted(np.cumsum(costs[order]), config.share * costs.sum())) + 1
     )
     shared = order[:max_pieces]
     fixed = np.setdiff1d(np.arange(len(costs)), shared)
     rank = balance_costs(costs[fixed], ranks)
+    # Pieces of nearly equal size, and whose they are at first.
     parts = np.clip(np.ceil(costs[shared] / (config.piece * load)), 1, sizes[shared]).astype(np.int64)
     micro, part = (
         np.repeat(shared, parts),
