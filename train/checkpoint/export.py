@@ -55,6 +55,7 @@ def export(
         UsageError: it has no such group.
     """
     stored_pieces = find(storage, folder, state, group, _MOST_TENSORS)
+    # The header first: names, dtypes and places of all tensors.
     wholes = []
     for name, stored in stored_pieces.items():
         first_piece = stored[0].piece
@@ -69,6 +70,7 @@ def export(
     )
     size = len(head) + sum(piece.bytes for piece in wholes)
 
+    # Then tensor by tensor, each joined from the pieces of all ranks.
     def content() -> Iterator[bytes | memoryview]:
         yield head
         for piece in wholes:

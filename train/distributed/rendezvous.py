@@ -25,12 +25,14 @@ def meet(store: Store, rank: int, size: int, patience_s: float = 1800.0) -> Stor
     Raises:
         RunError: a rank does not join in time; only on rank 0.
     """
+    # A rank that restarts has another token, and so gets an answer of its own.
     if rank > 0:
         token = uuid4().hex
         store.set(f"here/{rank}", token)
         name = str(store.get(f"attempt/{token}"), "utf-8")
         store.set(f"met/{name}/{rank}", "")
         return PrefixStore(name, store)
+    # Rank 0 waits until every rank has said that it knows this attempt's name.
     name, deadline = uuid4().hex, time.monotonic() + patience_s
     missing, answered = set(range(1, size)), set()
     while missing:

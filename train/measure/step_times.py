@@ -118,6 +118,7 @@ class RankTimes:
 
     def add(self, total: ClockSums) -> StepTimes:
         """Return the times of a step from the sum of all ranks' readings."""
+        # The rank that came last waited for nobody: it tells the time of the exchange. The others' excess is waiting.
         mean, sync_R = total.mean_s, total.sync_s
         exchange = min(sync_R)
         step_s = sum(mean.values()) - mean["pause"]

@@ -60,6 +60,7 @@ def dry_run(
         UsageError: the layout is invalid, or the dry run does not support it. Not supported are
             checkpointing by the compiler, pipeline stages, and models that depend on values.
     """
+    # Refuse what cannot be predicted.
     parallel = step.layout.parallel
     if parallel.activation_checkpointing == "memory_budget":
         raise UsageError(
@@ -71,6 +72,7 @@ def dry_run(
             "parallel.pp=1 alone is predicted: how many microbatches a stage keeps depends on the step"
         )
     parallel = parallel.model_copy(update={"compile": False, "schedule": "static"})
+    # The layout as on so many ranks, of which this process is one; tensors have no content.
     mesh = Mesh.of(parallel, ranks)
     kind = layout_of(parallel, mesh)
     with _world(ranks) as world:

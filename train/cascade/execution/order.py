@@ -32,6 +32,7 @@ def with_openings(order: Sequence[Run], moves: Transfers, lookahead: int) -> lis
 
     The receiver posts such a message ``lookahead`` of its own cascades before use.
     """
+    # First use of each sample, and each rank's own cascades in order.
     first_of: dict[int, int] = {}
     queues: dict[int, list[int]] = {}
     place_of = {}
@@ -40,6 +41,7 @@ def with_openings(order: Sequence[Run], moves: Transfers, lookahead: int) -> lis
         place_of[run.cascade] = index
         for rank in run.gpus:
             queues.setdefault(rank, []).append(index)
+    # Receivers post messages ahead: the sample must be open on all ranks by then.
     sent = [transfer.message for transfer in moves.inputs if transfer.message]
     sent += [move.message for move in moves.handoffs if move.message and move.stored]
     for message in sent:
@@ -47,6 +49,7 @@ def with_openings(order: Sequence[Run], moves: Transfers, lookahead: int) -> lis
         ahead = queue[max(0, bisect_left(queue, index) - lookahead)]
         sample = message.run.sample
         first_of[sample] = min(first_of[sample], ahead)
+    # Openings before the runs that need them, those of one place by sample.
     events: list[Event] = []
     opened = sorted(first_of, key=lambda sample: (first_of[sample], sample))[::-1]
     for index, run in enumerate(order):

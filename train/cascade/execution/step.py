@@ -158,6 +158,7 @@ class AgreedStep:
         cascade, degree = run.cascade, len(run.gpus)
         handoff = self._handoffs[cascade]
         parts = handoff.parts
+        # This rank's parts, and their inputs: from another rank, or from the sample itself.
         part_indices = share(len(parts), degree, run.gpus.index(self._rank))
         with self._clock.part("sync"):
             inputs = [
@@ -171,6 +172,7 @@ class AgreedStep:
         with self._clock.part("vae" if cascade.module == Module.VAE else "text"):
             outputs = self._work.make(cascade, part_indices, inputs) if part_indices else []
         del inputs
+        # All parts go where they are taken: kept here, sent on, or both.
         if degree > 1:
             with self._clock.part("sync"):
                 outputs = self._gather_parts(handoff, outputs, run)

@@ -63,12 +63,14 @@ def correction(window: MeasurementWindow, config: CorrectionConfig) -> Correctio
     measurements = [measurement for iteration in window.iterations for measurement in iteration]
     if not measurements:
         return Correction()
+    # Deviations from the plan, by module and degree.
     log_n = np.log([measurement.measured_s / measurement.predicted_s for measurement in measurements])
     kinds = sorted({(measurement.module, len(measurement.gpus)) for measurement in measurements})
     kind_n = np.array(
         [kinds.index((measurement.module, len(measurement.gpus))) for measurement in measurements]
     )
     ran, slow = taken_part(measurements), dict[int, float]()
+    # Slow GPUs and slow kinds are told apart by turns: each is estimated without the other.
     for turn in range(_TURNS):
         plain_n = log_n - [
             max(slow.get(gpu, 0.0) for gpu in measurement.gpus) for measurement in measurements
@@ -79,6 +81,7 @@ def correction(window: MeasurementWindow, config: CorrectionConfig) -> Correctio
         if turn and new_slow == slow:
             break
         slow = new_slow
+    # What remains of each kind is its factor.
     factors = {kind: _factor(plain_n[kind_n == kind_index], config) for kind_index, kind in enumerate(kinds)}
     return Correction(factors, {gpu: float(np.exp(level)) for gpu, level in slow.items()})
 

@@ -274,10 +274,12 @@ def _release(
 ) -> int:
     """Drop steps ``begin`` to ``after``, free GPUs again at ``end_s``, and return the number of steps."""
     position = begin
+    # Steps that end before stay, and move forward over the dropped ones.
     while after < steps and free_s[after] < end_s:
         free_s[position], free[position] = free_s[after], free[after]
         position += 1
         after += 1
+    # The new end: a step that is there already, a dropped one's place, or one between two.
     if after < steps and free_s[after] == end_s:
         free[after] += width
     elif position < after:
@@ -288,6 +290,7 @@ def _release(
             free_s[behind], free[behind] = free_s[behind - 1], free[behind - 1]
         free_s[position], free[position] = end_s, width
         return steps + 1
+    # Later steps close the gap.
     if position < after:
         while after < steps:
             free_s[position], free[position] = free_s[after], free[after]

@@ -112,6 +112,7 @@ def picture(panels: Sequence[Panel], title: str, gpus_per_node: int) -> str:
         title: heading.
         gpus_per_node: GPUs of a node; lines separate nodes.
     """
+    # All panels share one scale of time.
     rows = [_row(panel.schedule.gpus) for panel in panels]
     heights = [panel.schedule.gpus * row for panel, row in zip(panels, rows, strict=True)]
     end_s = max((panel.schedule.makespan_s for panel in panels), default=0.0) or 1.0
@@ -120,6 +121,7 @@ def picture(panels: Sequence[Panel], title: str, gpus_per_node: int) -> str:
     root = ET.Element(
         "svg", xmlns="http://www.w3.org/2000/svg", viewBox=size, role="img", attrib={"width": str(_WIDTH)}
     )
+    # Words for those who do not see the picture.
     root.set("aria-labelledby", "timeline-title timeline-about")
     ET.SubElement(root, "title", id="timeline-title").text = title
     about = "; ".join(f"{panel.name}: {_describe_schedule(panel.schedule)}" for panel in panels)

@@ -217,6 +217,7 @@ def replay(
     """
     for step_index, samples in enumerate(steps):
         problem = cluster.problem(samples)
+        # Planning and placing are timed apart.
         began = time.process_time()
         planned = planner(problem)
         middle = time.process_time()
@@ -225,6 +226,7 @@ def replay(
         comm_costs = communication(
             placed_schedule, cluster.topology, Traffic.of(cluster.costs, samples), cluster.costs.links
         )
+        # The same draws for every planner: they follow from seed and step.
         draw = np.random.default_rng([seed, step_index])
         executed = execute(
             placed_schedule, noise.factors(placed_schedule, draw) if noise else None, comm_costs

@@ -25,6 +25,7 @@ def offload(model: nn.Module, device: torch.device) -> None:
     for module in model.modules():
         for name, buffer in module.named_buffers(recurse=False):
             module._buffers[name] = buffer.to(device)
+    # Weights of layers go to the device by turns, the next while one computes; the rest for the whole pass.
     layers = [_HostWeights(list(layer.parameters()), device) for layer in layers_of(model)]
     within = {id(parameter) for layer in layers for parameter in layer.parameters}
     rest = _HostWeights(

@@ -90,6 +90,7 @@ class DiffusersDenoiser(Denoiser):
         self._published = PublishedModel(config, folder, self.source)
         self.model: Any = self._published.structure()
         self.patch = self._patch()
+        # Refuse what does not fit, before weights are read.
         self._check_channels(channels, first_frames)
         self._fits("text", text_width, self._text_width())
         if config.patch != self.patch:
@@ -100,6 +101,7 @@ class DiffusersDenoiser(Denoiser):
             self._published.load_(self.model)
         if config.fused and has_fused_blocks(self.model):
             patch(self.model)
+        # What stays in float32, and counts of weights that costs are made of.
         from reelweave.train.models.published.float32 import keep_float32
 
         self._float32 = tuple(keep_float32(self.model))

@@ -35,6 +35,7 @@ class DiffusersVAE(Tokenizer):
             self.vae.enable_slicing()
         if config.tiling:
             self.vae.enable_tiling()
+        # The configuration says what the VAE does, since shapes are planned without it.
         self.compression = (config.frames, config.height, config.width)
         compression = self._published.compression
         if compression != self.compression:
@@ -43,6 +44,7 @@ class DiffusersVAE(Tokenizer):
                 f"tokenizer.name={config.name!r} compresses frames, height and width by {compression}: set"
                 f" tokenizer.frames={frames}, tokenizer.height={height} and tokenizer.width={width}"
             )
+        # Latents are normalized as in its pipeline.
         mean_11CT, deviation_11CT = self._published.statistics()
         self.register_buffer("_mean", mean_11CT, persistent=False)
         self.register_buffer("_deviation", deviation_11CT / config.scale, persistent=False)

@@ -72,10 +72,12 @@ class ParallelModel:
         self.ranks = ranks
         self.dtype = config.dtype
         self._config = config
+        # How errors are computed where sequences or blocks are cut over ranks.
         cut, staged = ranks.mesh.degree(CONTEXT) > 1, ranks.mesh.pp > 1
         errors: SquaredErrors = ContextParallelErrors(ranks.context) if cut else whole_model_errors
         self._pipeline = Pipeline(bundle, config, ranks, errors) if staged else None
         self.errors = PipelineErrors(errors, ranks) if staged else errors
+        # Trained weights as this rank holds them, their optimizer, and the sums of their gradients.
         self._wholes = dict(wholes or bundle.trained_weights())
         self.weights = {name: pieces.local(parameter) for name, parameter in self._wholes.items()}
         self.optimizer = build_optimizer(config.optimizer, self.weights, decayed_weights(bundle))
@@ -84,6 +86,7 @@ class ParallelModel:
         for name, parameter in self._wholes.items():
             if isinstance(parameter, DTensor):
                 parameter.grad = pieces.place_piece(self._gradient(name), parameter)
+        # With blocks over ranks, who holds what is known by asking.
         local_text = "\n".join(f"{name} {parameter.numel()}" for name, parameter in self._wholes.items())
         held = [
             line.split() for text in ranks.along("pp").gather_text(local_text) for line in text.splitlines()

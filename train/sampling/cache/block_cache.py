@@ -166,13 +166,16 @@ class _Evaluation:
         original, is_teacache = block.forward, self.cache.config.kind == "teacache"
 
         def forward(*args: Any, **kwargs: Any) -> Any:
+            # TeaCache decides before the first block, first-block cache behind it.
             if index == 0 and is_teacache:
                 self.hit = self.cache.decide(self.branch, _modulate_input(block, *args[:3]))
+            # A hit skips blocks, and adds at the last one what they changed before.
             if self.hit and (index or is_teacache):
                 streams = _streams(args, kwargs, len(self.branch.added))
                 if index == self.last:
                     streams = tuple(x + more for x, more in zip(streams, self.branch.added, strict=True))
                 return streams if len(streams) > 1 else streams[0]
+            # Else blocks run, and what they change is kept for the next hit.
             outputs = original(*args, **kwargs)
             after = outputs if isinstance(outputs, tuple) else (outputs,)
             if index == 0:

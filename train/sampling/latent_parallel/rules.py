@@ -59,12 +59,14 @@ class Rules:
     @classmethod
     def of(cls, config: LatentParallelConfig) -> "Rules":
         """Return the rules of a configuration; what it leaves open is the mode's."""
+        # Overlaps: one of two numbers keeps the mode's proportion.
         mode = MODES[config.mode]
         first, last = mode.overlap
         if config.overlap is not None:
             first, last = config.overlap, config.overlap * last / first
         if config.last_overlap is not None:
             last = config.last_overlap
+        # Aids: each on or off, or as the mode has it.
         switches = {name: getattr(config, name) for name in Aids._fields}
         chosen = {
             name: getattr(mode.aids if on is None else UNITE_AIDS if on else NO_AIDS, name)

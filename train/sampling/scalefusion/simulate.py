@@ -76,6 +76,7 @@ def simulate(slicing: Slicing, division: TokenDivision, pairs: int, costs: Layer
     for operation in schedule(slicing, pairs):
         kind, at = KINDS[operation.layer % 2], (operation.layer, operation.slice)
         if isinstance(operation, PieceLaunch):
+            # Exchanges follow one another on the network, each behind what it sends.
             if division.ranks > 1:
                 tokens = float(sizes[kind].sent[operation.slice, operation.part])
                 took = costs.exchange_s + costs.byte_s * costs.token_bytes * tokens
@@ -85,6 +86,7 @@ def simulate(slicing: Slicing, division: TokenDivision, pairs: int, costs: Layer
         elif isinstance(operation, Wait):
             computed = np.maximum(computed, arrived[at])
         else:
+            # Ranks compute their share of a slice side by side.
             own_P = sizes[kind].local[operation.slice]
             took_P = np.where(own_P > 0, costs.slice_s + costs.token_s[kind] * own_P, 0.0)
             computed, busy = computed + took_P, busy + took_P

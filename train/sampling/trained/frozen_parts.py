@@ -152,6 +152,7 @@ def check_parts(
     Raises:
         UsageError: there are others.
     """
+    # Of earlier versions nothing is known: say so, and go on.
     if saved is None:
         if now:
             _log.warning(
@@ -161,6 +162,7 @@ def check_parts(
                 ", ".join(sorted(now)),
             )
         return
+    # Otherwise each file that differs is named, and refused unless accepted.
     changes = [
         f"{change} ({key})"
         for key in sorted(saved.keys() & now.keys())
