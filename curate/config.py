@@ -122,7 +122,7 @@ class SourceStageConfig(BaseModel, frozen=True, extra="forbid"):
             the ledger notices.
     """
 
-    REVISION: ClassVar = 59
+    REVISION: ClassVar = 60
 
     probe: ProbeConfig = ProbeConfig()
     shots: ShotConfig = ShotConfig()

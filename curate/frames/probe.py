@@ -205,6 +205,9 @@ def check_frame(frame: VideoFrame, config: ProbeConfig) -> None:
 
 
 def _promised_s(container: InputContainer, stream: VideoStream, file: BinaryIO | None) -> float | None:
+    cut_off_s = None if file is None else _promised_of_cut_off(file)
+    if cut_off_s is not None and container.format.name == "avi":  # FFmpeg counts what is there
+        return cut_off_s
     # Matroska states no duration of a stream but by its tag: FFmpeg gives a single picture that of the film.
     is_own = "matroska" not in container.format.name or "DURATION" not in stream.metadata
     if is_own and stream.duration is not None and stream.time_base is not None:
@@ -215,8 +218,8 @@ def _promised_s(container: InputContainer, stream: VideoStream, file: BinaryIO |
         lasts = any(name.startswith("_STATISTICS") for name in stream.metadata)
         begin_s = 0.0 if lasts else float((stream.start_time or 0) * (stream.time_base or 0))
         return int(hours) * 3600 + int(minutes) * 60 + float(seconds) - begin_s
-    if file is not None and (promised_s := _promised_of_cut_off(file)) is not None:
-        return promised_s
+    if cut_off_s is not None:
+        return cut_off_s
     # The container's duration covers its longest stream, which may be sound.
     if container.duration is not None and not container.streams.audio:
         return container.duration / 1_000_000

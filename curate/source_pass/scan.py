@@ -49,7 +49,6 @@ from reelweave.curate.sources.segments import Segment
 from reelweave.loader.dataset.samples.frames.reorder import is_delayed
 
 _NEVER_S = 1e9
-_ONE_DURATION = frozenset({"matroska,webm", "asf", "mpegts", "mpeg", "flv"})
 
 TRANSPARENT = "transparent pixels shown over black"
 TURNED = "turned upright as its codec says (display orientation), which players may not do"
@@ -142,10 +141,10 @@ class Decoded:
     def promised_s(self, line: FrameTimes) -> float | None:
         """Return the promised duration; that of an init segment and later segments counts from before the first one.
 
-        Containers that state one duration for all streams, or of which FFmpeg knows no other, may promise sound alone.
+        One of all streams may promise sound alone.
         """
         promised_s, end_s = self.probe.promised_s, float(line.times_s[-1])
-        if promised_s is not None and self.probe.container in _ONE_DURATION:
+        if promised_s is not None and self._promises_all_streams():
             heard_s = heard_until_s(self.sound, self._begin_s())
             if heard_s > max(end_s, promised_s - MISSING_MIN_S):
                 return end_s
@@ -157,6 +156,17 @@ class Decoded:
         ):
             return promised_s
         return end_s
+
+    def _promises_all_streams(self) -> bool:
+        """Return whether the promised duration may be of another stream, by the container or by FFmpeg."""
+        match self.probe.container:
+            case "asf" | "flv":
+                return True
+            case "matroska,webm":
+                return "duration" not in self.probe.metadata
+            case "mpegts" | "mpeg":  # of more pictures, their stamps promise the last one
+                return len(self.pts) == 1
+        return False
 
     def sound_clock(self, line: FrameTimes) -> SoundClock | None:
         """Return the repaired clock of the sound, or None where its stamps are right."""

@@ -10,13 +10,14 @@ _INFO, _TICK_NS, _DURATION = 0x1549A966, 0x2AD7B1, 0x4489
 _HEAD_BYTES = 1 << 20
 _ASF = bytes.fromhex("3026b2758e66cf11")
 _ASF_FILE = bytes.fromhex("a1dcab8c47a9cf118ee400c00c205365")  # the object on the file's properties
+_MOST_LISTS = 1000  # of a gigabyte each
 _BROADCAST = 1  # flag: sizes and durations say nothing
 
 
 def promised_of_cut_off(file: BinaryIO) -> float | None:
     """Return the seconds that the header of a film promises whose stated size is more than there is, else None.
 
-    Of Matroska and WebM (RFC 9559), ASF (Advanced Systems Format, 3.2) and FLV (metadata by its writers).
+    Of Matroska and WebM (RFC 9559), ASF (Advanced Systems Format, 3.2), FLV (metadata by its writers) and AVI.
     """
     file.seek(0)
     head = file.read(_HEAD_BYTES)
@@ -26,6 +27,8 @@ def promised_of_cut_off(file: BinaryIO) -> float | None:
         stated, seconds = _asf_promise(head)
     elif head.startswith(b"FLV"):
         stated, seconds = _flv_number(head, b"filesize"), _flv_number(head, b"duration")
+    elif head.startswith(b"RIFF"):
+        stated, seconds = _avi_promise(file, head)
     else:
         return None
     return seconds if stated > file.seek(0, 2) and seconds > 0 else None
@@ -59,6 +62,24 @@ def _asf_promise(head: bytes) -> tuple[float, float]:
         return 0, 0
     size, _, _, played, _, before_ms, flags = struct.unpack_from("<QQQQQQI", head, at + 40)
     return 0 if flags & _BROADCAST else size, played * 1e-7 - before_ms * 1e-3
+
+
+def _avi_promise(file: BinaryIO, head: bytes) -> tuple[float, float]:
+    """Return the place where the last of its lists ends, some bytes too early, and the duration in seconds."""
+    ends = 0
+    for _ in range(_MOST_LISTS):
+        file.seek(ends)
+        kind, size = struct.unpack("<4sI", file.read(8).ljust(8, b"\0"))
+        if kind != b"RIFF":
+            break
+        ends += 8 + size + size % 2
+    at = head.find(b"strh") + 8
+    while at >= 8 and head[at : at + 4] != b"vids":
+        at = head.find(b"strh", at) + 8
+    if at < 8 or at + 36 > len(head):
+        return 0, 0
+    scale, rate, _, frames = struct.unpack_from("<4I", head, at + 20)
+    return ends - 8, frames * scale / rate if rate else 0.0  # writers differ by the head of the list
 
 
 def _flv_number(head: bytes, name: bytes) -> float:
