@@ -43,6 +43,8 @@ CONTAINERS = (
 )
 MAX_PIXELS = 8192 * 8192
 _IO_BUFFER_BYTES = 1 << 20
+_SIGNED = "flv,ogg,asf,mxf"
+"""Containers of raw videos that samples are not read in, and that begin with bytes of their own."""
 
 _HEAD_BYTES = 4096
 _OTHER_KINDS = {
@@ -172,9 +174,25 @@ def _open_container(file: BinaryIO, max_pixels: int, containers: str) -> InputCo
             or _missing_index(file)
             or _raw_stream(file)
             or (_other_kind(file) if containers == CONTAINERS else None)
+            or (_other_container(file, max_pixels) if containers not in (CONTAINERS, _SIGNED) else None)
             or "cannot be opened: no video container, or encrypted as a whole, or its index is missing or damaged"
             f" ({getattr(error, 'strerror', None) or error})"
         ) from error
+
+
+def _other_container(file: BinaryIO, max_pixels: int) -> str | None:
+    """Return the reason for a film in a container of raw videos, which no sample has, or None for other files."""
+    file.seek(0)
+    try:
+        # FFmpeg knows these by their first bytes; damaged bytes may look like others, such as raw streams.
+        with _open_container(file, max_pixels, _SIGNED) as container:
+            name = container.format.name
+    except SourceError:
+        return None
+    return (
+        f"is {name}, which samples are not read in; give it another container, as by"
+        " `ffmpeg -i FILE -c copy FILE.mkv`"
+    )
 
 
 def _other_kind(file: BinaryIO) -> str | None:

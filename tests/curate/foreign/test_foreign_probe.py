@@ -264,3 +264,23 @@ def test_vp9_that_scales_between_key_frames_is_looked_at_whole(tmp_path: Path) -
     assert probe(path.read_bytes()).frames == 24
     with pytest.raises(SourceError, match=r"changes its picture|cannot be decoded"):
         probe(other.read_bytes())
+
+
+@pytest.mark.parametrize(("suffix", "codecs", "name"), [("flv", "flv1", "flv"), ("ogv", "libtheora", "ogg")])
+def test_containers_that_curate_alone_reads_are_called_by_their_names(
+    suffix: str, codecs: str, name: str, tmp_path: Path
+) -> None:
+    """They were "no video container, or encrypted as a whole"."""
+    path = tmp_path / f"a.{suffix}"
+    ffmpeg(f"-f lavfi -i testsrc2=s=64x64:d=1 -c:v {codecs} -y {path}".split())
+    with pytest.raises(SourceError, match=rf"^is {name}, .*-c copy") as refused:
+        probe(path.read_bytes())
+    assert "encrypted" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "data", [bytes(range(256)) * 64, b"\0\0\1\xba" + b"\x44" * 4000, b"FLV" + b"\xff" * 4000]
+)
+def test_damaged_bytes_are_not_called_another_container(data: bytes) -> None:
+    with pytest.raises(SourceError, match=r"^cannot be opened"):
+        probe(data)
