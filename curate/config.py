@@ -122,7 +122,7 @@ class SourceStageConfig(BaseModel, frozen=True, extra="forbid"):
             the ledger notices.
     """
 
-    REVISION: ClassVar = 60
+    REVISION: ClassVar = 61
 
     probe: ProbeConfig = ProbeConfig()
     shots: ShotConfig = ShotConfig()

@@ -66,6 +66,14 @@ def lacking(frames: int) -> list[float]:
     return [(number + (number > 37)) / 25 for number in range(frames)]
 
 
+OPEN_GROUPS: dict[str, Any] = {
+    "codec": "libx265",
+    "options": {
+        "preset": "ultrafast",
+        "x265-params": "keyint=20:min-keyint=20:scenecut=0:open-gop=1:bframes=4:pools=none:log-level=none",
+    },
+}
+_OPEN = "smart cuts of 10-bit HEVC in open groups"
 SOURCES: dict[str, tuple[str, tuple[int, ...], dict[str, Any], bool]] = {
     "a few shots": ("a.mp4", (40, 30, 61), {}, True),
     "a shot that is too short among others": ("a.mp4", (40, 6, 60), {}, True),
@@ -91,6 +99,18 @@ SOURCES: dict[str, tuple[str, tuple[int, ...], dict[str, Any], bool]] = {
         {"start_s": 9.0, "options": {"g": "20", "bf": "3"}, "cut": {"mode": "smart"}},
         True,
     ),
+    _OPEN: (
+        "a.mp4",
+        (55, 75, 130),
+        {**OPEN_GROUPS, "pix_fmt": "yuv420p10le", "cut": {"mode": "smart", "max_bits": 10}},
+        True,
+    ),
+    "smart cuts of 8-bit HEVC in open groups": (
+        "a.ts",
+        (55, 75, 130),
+        {**OPEN_GROUPS, "start_s": 9.0, "cut": {"mode": "smart", "max_bits": 10}},
+        True,
+    ),
     "smart cuts of variable rate": (
         "a.mp4",
         (50, 50),
@@ -110,7 +130,7 @@ SOURCES: dict[str, tuple[str, tuple[int, ...], dict[str, Any], bool]] = {
 @pytest.mark.parametrize(
     "kind",
     but(
-        ("B-frames and sound", "shorter than what it looks ahead", "smart cuts of groups of 20"),
+        ("B-frames and sound", "shorter than what it looks ahead", "smart cuts of groups of 20", _OPEN),
         SOURCES,
     ),
 )

@@ -59,12 +59,24 @@ def other(folder: Path) -> None:
 
 
 def deep(folder: Path) -> None:
-    """HEVC of 10 bits in open and in closed groups."""
-    for number, (name, groups) in enumerate((("open.mp4", 1), ("closed.mkv", 0))):
+    """HEVC of 10 and of 8 bits in open and in closed groups, and in a scene that reaches over many parts."""
+    kinds = (
+        ("open.mp4", 1, 10),
+        ("closed.mkv", 0, 10),
+        ("eight.mp4", 1, 8),
+        ("still.mp4", 1, 10),
+        ("even.mkv", 1, 8),
+    )
+    for number, (name, groups, bits) in enumerate(kinds):
         words = f"keyint=30:min-keyint=30:scenecut=0:open-gop={groups}:bframes=3:pools=none:log-level=none"
-        options = {"preset": "ultrafast", "x265-params": words}
-        path, first = folder / name, 90 + 10 * number
-        write_video(path, SCENES, codec="libx265", pix_fmt="yuv420p10le", options=options, first_scene=first)
+        write_video(
+            folder / name,
+            (330,) if number > 2 else SCENES,
+            codec="libx265",
+            pix_fmt="yuv420p10le" if bits > 8 else "yuv420p",
+            options={"preset": "ultrafast", "x265-params": words},
+            first_scene=90 + 10 * number,
+        )
 
 
 def uncut(folder: Path) -> None:

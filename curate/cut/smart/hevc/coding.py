@@ -15,7 +15,6 @@ from reelweave.curate.cut.smart.hevc.units import (
     BLA_WITHOUT_LEADING,
     CRA,
     DELIMITER,
-    DOLBY_VISION,
     END_OF_SEQUENCE,
     END_OF_STREAM,
     ENTRIES,
@@ -83,8 +82,6 @@ class Hevc:
         fault = None
         if of_pictures & RESERVED or any(len(unit) > 1 and layer_of(unit) for unit in units):
             fault = "layers or auxiliary pictures"
-        if kinds & {*DOLBY_VISION}:
-            fault = "Dolby Vision"
         return PacketFacts(
             is_entry=bool(of_pictures) and of_pictures <= {*ENTRIES},
             is_reset=bool(of_pictures) and of_pictures <= {*IDR},

@@ -17,7 +17,6 @@ IRAP = range(16, 24)
 SLICES = range(32)
 RESERVED = frozenset({*range(10, 16), *range(22, 32)})
 VPS, SPS, PPS, DELIMITER, END_OF_SEQUENCE, END_OF_STREAM, FILLER, SEI, SUFFIX_SEI = range(32, 41)
-DOLBY_VISION = (62, 63)
 
 HEADER_BYTES = 2
 

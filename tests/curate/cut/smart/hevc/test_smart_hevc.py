@@ -29,11 +29,13 @@ from reelweave.curate.cut.smart.hevc.units import (
     kind_of,
     payloads,
 )
+from reelweave.curate.frames.container.side_data import side_data
 from reelweave.loader.dataset.colour.light import light_of
 from reelweave.loader.dataset.samples.frames.reorder import is_understated
 from reelweave.loader.dataset.samples.frames.video_stream import open_clip
 from tests.clip_readers import READERS, faults
 from tests.curate.cut.smart.test_smart_cut import BOUNDS, copied_in
+from tests.curate.frames.container.test_side_data import dolby_vision, with_entry_box
 from tests.cutting import clips_of, curated, cut_smart, describe, pictures
 from tests.media import read_numbers, write_video
 from tests.reordering import understated_film
@@ -260,7 +262,6 @@ CAPTIONS = bytes((SEI << 1, 1, 4, len(TOLD))) + TOLD + b"\x80"
 @pytest.mark.parametrize(
     ("unit", "remark"),
     [
-        (bytes((62 << 1, 1, 0x19, 8, 9)), "encoded: Dolby Vision"),
         (bytes((1 << 1, 1 << 3 | 1, 0xD0, 1)), "encoded: layers or auxiliary pictures"),
         (bytes((SEI << 1, 1, 4, 200, 1)), "encoded: damaged packets"),
     ],
@@ -296,6 +297,24 @@ def test_metadata_that_change_with_the_pictures_are_left_out_and_captions_kept(t
         for message in payloads(unit)
     ]
     assert told == [(4, TOLD)] * 26
+
+
+@pytest.mark.parametrize("profile", [7, 8])
+def test_of_dolby_vision_the_pictures_that_all_players_show_are_copied_and_nothing_else(
+    profile: int, tmp_path: Path
+) -> None:
+    metadata, enhancement = bytes((62 << 1, 1, 0x19, 8, 9)), bytes((63 << 1, 1, 2 << 1, 1, 7))
+    path = changed(
+        film(tmp_path / "a.mp4"), tmp_path / "b.mp4", lambda _, units: [*units, enhancement, metadata]
+    )
+    path.write_bytes(with_entry_box(path.read_bytes(), dolby_vision(profile, 1)))
+    (clip,) = cut(path, [(31, 66)])
+    assert clip.remark == "smart: 26 of 35 frames copied"
+    assert read_numbers(clip.data) == list(range(31, 66))
+    with open_clip(clip.data) as (container, stream):
+        assert side_data(stream).dolby_vision is None
+        kinds = {kind_of(unit) for packet in container.demux(stream) for unit in units_of(bytes(packet), 4)}
+    assert max(kinds) < 40
 
 
 def test_a_run_neither_discards_what_is_before_it_nor_goes_on_over_the_end_of_a_sequence(
