@@ -7,10 +7,17 @@ from typing import BinaryIO
 
 from reelweave.curate.frames.container.encryption import boxes
 
-_STILLS = {b"heic": "a HEIC picture", b"heix": "a HEIC picture", b"avif": "an AVIF picture"}
+_STILLS = {
+    b"heic": "a HEIC picture",
+    b"heix": "a HEIC picture",
+    b"avif": "an AVIF picture",
+    b"mif1": "a HEIF picture",
+    b"msf1": "a HEIF picture",
+}
+"""Names of pictures by the brands of their files, the first that holds: ISO/IEC 23008-12, 10."""
 _FILM = re.compile(rb"\0\0\0[\x10-\xff]ftyp(?!heic|heix|avif|mif1)[a-zA-Z0-9 ]{4}")
 _BLOCK = 1 << 20
-_MOST_BYTES = 1 << 28  # in which a film begins
+_MOST_BYTES = 1 << 26  # in which a film begins
 _OVERLAP = 16
 
 
@@ -18,12 +25,15 @@ def still_of_items(file: BinaryIO) -> str | None:
     """Return in words what a file of ISO/IEC 23008-12 is that holds pictures and no film, or None for others."""
     file.seek(0)
     head = file.read(64)
-    if head[4:8] != b"ftyp":
+    words = next((words for brand, words in _STILLS.items() if brand in head[8:]), None)
+    if head[4:8] != b"ftyp" or words is None:  # films are not looked through
         return None
-    kinds = {kind for kind, _, _ in boxes(file)}
-    if b"meta" not in kinds or kinds & {b"moov", b"moof"}:
-        return None
-    return next((words for brand, words in _STILLS.items() if brand in head[8:]), "a HEIF picture")
+    kinds = set[bytes]()
+    for kind, _, _ in boxes(file):
+        if kind in (b"moov", b"moof"):
+            return None
+        kinds.add(kind)
+    return words if b"meta" in kinds else None
 
 
 def film_behind(file: BinaryIO) -> str:
