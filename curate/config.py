@@ -122,7 +122,7 @@ class SourceStageConfig(BaseModel, frozen=True, extra="forbid"):
             the ledger notices.
     """
 
-    REVISION: ClassVar = 61
+    REVISION: ClassVar = 62
 
     probe: ProbeConfig = ProbeConfig()
     shots: ShotConfig = ShotConfig()

@@ -62,6 +62,7 @@ class FrameTimes:
         max_fps: Upper limit of the rate of clips where the source's is not constant.
         unmarked: Order of fields of frames that are interlaced without a mark.
         shapes: Shapes of the pictures, if they change; no clip holds two.
+        coded: True where frames have no times of their own, and held ones are told by those of coding.
     """
 
     times_s: NDArray[np.float64]
@@ -75,6 +76,7 @@ class FrameTimes:
     max_fps: float = math.inf
     unmarked: FieldOrder | None = None
     shapes: tuple[Shape, ...] = ()
+    coded: bool = False
 
     @property
     def frames(self) -> int:
@@ -119,6 +121,7 @@ def timeline(
     deinterlace: bool = False,
     durations: Sequence[int] | None = None,
     promised_s: float | None = None,
+    coded: Sequence[int] = (),
 ) -> FrameTimes:
     """Return the timeline of frames in display order.
 
@@ -134,8 +137,11 @@ def timeline(
         deinterlace: Value for `FrameTimes.deinterlace`.
         durations: Duration of every frame in ticks, 0 where unknown.
         promised_s: Duration in the header, seconds, to which a last picture is held at most.
+        coded: Times of coding of the packets, in ticks, where the container has no others. Holes among them are
+            pictures that are held, which the decoder's stamps lose where frames are moved.
     """
-    clock = repair_clock(pts, float(time_base), durations)
+    uses_coded = _has_holes(coded, len(pts)) and pts != list(coded)
+    clock = repair_clock(coded if uses_coded else pts, float(time_base), None if uses_coded else durations)
     if clock is None:
         rate = _counted_rate(pts, time_base, stated_rate)
         return FrameTimes(np.arange(len(pts) + 1) / float(rate), rate, True, damage, deinterlace)
@@ -162,12 +168,26 @@ def timeline(
         most_s = None if clock.breaks else promised_s  # a clock that breaks promises nothing
         last_s = _held_s(times_s, np.array(durations, np.float64) * float(time_base), last_s, most_s)
     line = FrameTimes(
-        np.append(times_s, times_s[-1] + last_s), rate, constant, damage, deinterlace, max_fps=max_fps
+        np.append(times_s, times_s[-1] + last_s),
+        rate,
+        constant,
+        damage,
+        deinterlace,
+        max_fps=max_fps,
+        coded=uses_coded,
     )
     if not clock.shifts.any():
         return line
     shifts_s = np.append(clock.shifts, clock.shifts[-1]) * float(time_base)
     return replace(line, shifts_s=shifts_s, breaks=clock.breaks)
+
+
+def _has_holes(coded: Sequence[int], frames: int) -> bool:
+    """Return whether times of coding, as many as there are frames, tell of a picture that is held beyond its turn."""
+    gaps = np.diff(coded)
+    return len(coded) == frames > _LEAST_GAPS and bool(
+        (gaps > 0).all() and 2 * gaps.max() >= 3 * np.median(gaps)
+    )
 
 
 def _understated(times_s: NDArray[np.float64], durations: Sequence[int] | None, time_base: Fraction) -> bool:

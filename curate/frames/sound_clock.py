@@ -75,6 +75,7 @@ class NotingDemuxer:
     Attributes:
         size: Size of the container in bytes.
         sound: Stamps so far.
+        coded: Times of coding of the pictures so far, in ticks, of AVI, which has no others.
     """
 
     def __init__(
@@ -85,6 +86,8 @@ class NotingDemuxer:
     ) -> None:
         self._container, self._sound, self._note = container, sound, note
         self.size = container.size
+        self.coded = array("q")
+        self._notes_coded = container.format.name == "avi"
         self.sound = SoundStamps(float(sound.time_base or 0) if sound is not None else 0.0)
 
     def demux(self, video: VideoStream) -> Iterator[Packet[VideoStream]]:
@@ -92,6 +95,8 @@ class NotingDemuxer:
         for packet in self._demux(video):
             if self._note is not None and packet.size:
                 self._note(packet)
+            if self._notes_coded and packet.size and packet.dts is not None:
+                self.coded.append(packet.dts)
             yield packet
 
     def _demux(self, video: VideoStream) -> Iterator[Packet[VideoStream]]:

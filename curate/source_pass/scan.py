@@ -56,6 +56,7 @@ TURNED_TWICE = (
     "turned upright as its codec says (display orientation), though its container states a turn as well"
 )
 DEINTERLACED = "interlaced without a mark; deinterlaced"
+CODED = "AVI does not tell when frames are shown; held ones are told by their order of coding, within a few frames"
 PARTLY_COMBED = "parts of its source are interlaced without a mark; left as they are"
 
 
@@ -95,6 +96,7 @@ class Decoded:
         pulldown: Pulldown of a telecined film.
         sound: Stamps of the sound.
         shapes: Shapes of the pictures.
+        coded: Times of coding of the packets in ticks, where frames may have none of their own.
     """
 
     probe: Probe
@@ -108,6 +110,7 @@ class Decoded:
     pulldown: Pulldown | None
     sound: SoundStamps
     shapes: tuple[Shape, ...] = ()
+    coded: Sequence[int] = ()
 
     def timeline(self, config: SourceStageConfig) -> FrameTimes:
         """Return the timeline of the source.
@@ -128,6 +131,7 @@ class Decoded:
             deinterlace=deinterlaces and (self.interlaced or unmarked is not None),
             durations=self.durations,
             promised_s=self.probe.promised_s,
+            coded=self.coded,
         )
         line = replace(line, unmarked=unmarked, shapes=self.shapes if len(self.shapes) > 1 else ())
         # What is missing at the begin leaves the cadence behind it as it is.
@@ -306,6 +310,7 @@ def _scan(file: BinaryIO, config: SourceStageConfig, segments: Sequence[Segment]
             fields.pulldown(),
             packets.sound,
             decoder.shapes,
+            packets.coded,
         )
         line = decoded.timeline(config)
         transitions = shots(detector, samples, line, config)
@@ -390,6 +395,7 @@ def _turned(stream: VideoStream) -> str:
 def _remark(line: FrameTimes, combed: bool, transparent: bool, others: str, uneven: str) -> str:
     """Return in words what is done to pictures without a mark that asks for it, or left undone, and what is kept."""
     remarks = [TRANSPARENT] if transparent else []
+    remarks += [CODED] if line.coded else []
     if line.unmarked is not None:
         remarks.append(DEINTERLACED)
     elif combed and line.pulldown is None:

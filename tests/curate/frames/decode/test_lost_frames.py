@@ -179,13 +179,16 @@ def joined_late(path: Path, codec: str, options: dict[str, str] | None = None) -
             video = [packet for packet in container.demux(video=0) if packet.size]
         path.write_bytes(whole.read_bytes()[video[15].pos // 188 * 188 :])
         return path
-    stamped = path.suffix not in (".h264", ".m2v")
+    stamped, begin = path.suffix not in (".h264", ".m2v"), 0
     with av.open(str(whole)) as source, av.open(str(path), "w") as target:
         stream = target.add_stream_from_template(source.streams.video[0])
         for number, packet in enumerate([packet for packet in source.demux(video=0) if packet.size][15:]):
             packet.stream = stream
             if not stamped:
                 packet.pts = packet.dts = number
+            elif path.suffix == ".avi":  # FFmpeg writes the first packet at 0, and a hole behind it
+                begin = packet.dts if number == 0 else begin
+                packet.pts, packet.dts = None, packet.dts - begin
             target.mux(packet)
     return path
 
