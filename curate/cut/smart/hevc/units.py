@@ -30,6 +30,7 @@ UNCARRIED = frozenset({148, 149})
 _REGISTERED = 4
 _CAPTIONS = b"\xb5\0\x31"  # of ATSC, by country and provider (ITU-T T.35)
 _STOP = b"\x80"
+_MOST_MESSAGES = 4096
 _CUT_OFF = "its supplemental information is cut off"
 
 
@@ -47,25 +48,30 @@ def payloads(unit: bytes) -> list[tuple[int, bytes]]:
     """Return type and bytes of each message of supplemental enhancement information.
 
     Raises:
-        ParameterError: It is cut off.
+        ParameterError: It is cut off, or holds too many.
     """
-    rest, messages = without_emulation(unit[HEADER_BYTES:]), []
-    while rest not in (b"", _STOP):
-        kind, rest = _take_number(rest)
-        size, rest = _take_number(rest)
-        if size > len(rest):
+    data, begin = without_emulation(unit[HEADER_BYTES:]), 0
+    messages: list[tuple[int, bytes]] = []
+    while data[begin : begin + 2] not in (b"", _STOP):
+        kind, begin = _take_number(data, begin)
+        size, begin = _take_number(data, begin)
+        if begin + size > len(data):
             raise ParameterError(_CUT_OFF)
-        messages.append((kind, rest[:size]))
-        rest = rest[size:]
+        if len(messages) == _MOST_MESSAGES:
+            raise ParameterError("its supplemental information holds too many messages")
+        messages.append((kind, data[begin : begin + size]))
+        begin += size
     return messages
 
 
-def _take_number(rest: bytes) -> tuple[int, bytes]:
-    """Return a number, of which each byte of 255 goes on in the next, and what lies behind it."""
-    behind = rest.lstrip(b"\xff")
-    if not behind:
+def _take_number(data: bytes, begin: int) -> tuple[int, int]:
+    """Return a number, of which each byte of 255 goes on in the next, and where it ends."""
+    end = begin
+    while data[end : end + 1] == b"\xff":
+        end += 1
+    if end >= len(data):
         raise ParameterError(_CUT_OFF)
-    return 255 * (len(rest) - len(behind)) + behind[0], behind[1:]
+    return 255 * (end - begin) + data[end], end + 1
 
 
 def without_uncarried(unit: bytes) -> bytes | None:

@@ -130,6 +130,14 @@ def test_damaged_sets_and_information_are_refused_in_words(data: bytes) -> None:
     Hevc().look([b"\x42\1" + data, b"\x4e\1" + data, b"\x26\1" + data, data or b"\0"])
 
 
+def test_more_messages_than_a_picture_has_are_refused_before_they_cost_time() -> None:
+    few, many = (bytes((SEI << 1, 1)) + b"\5\0" * count + b"\x80" for count in (1000, 5000))
+    assert payloads(few) == [(5, b"")] * 1000
+    with pytest.raises(ParameterError, match="too many messages"):
+        payloads(many)
+    assert not Hevc().look([many, b"\x26\1\xaf"]).is_whole
+
+
 def test_long_information_is_read_and_written_whole() -> None:
     told = b"\xb5\0\x31" + bytes(range(256)) * 2
     plus = b"\xff\x01" + bytes((2, 9, 9))  # type 256

@@ -149,6 +149,14 @@ def test_sources_of_every_kind(kind: str, tmp_path: Path) -> None:
     assert [faults(clip.data, reader, 3) for clip in clips] == [[], [], []]
 
 
+@thorough
+def test_edges_by_several_threads_have_entry_points_that_hold(tmp_path: Path) -> None:
+    path = film(tmp_path / "a.mp4", size=(320, 256))
+    clips = cut(path, threads=3)
+    check(path, clips)
+    assert faults(clips[1].data, "FFmpeg", 3) == []
+
+
 def test_the_hashes_that_a_film_states_of_its_pictures_hold_in_the_clip(tmp_path: Path) -> None:
     clip = cut(film(tmp_path / "a.mp4", f"{OPEN}:hash=1"), [(31, 66)])[0]
     assert clip.remark == "smart: 26 of 35 frames copied"
@@ -246,7 +254,9 @@ def changed(path: Path, other: Path, change: Callable[[int, list[bytes]], list[b
         written = target.add_stream_from_template(stream)
         packets = [packet for packet in source.demux(stream) if packet.size]
         for number, packet in enumerate(packets):
-            copy = av.Packet(with_lengths(change(number, units_of(bytes(packet), 4))))
+            if not (units := change(number, units_of(bytes(packet), 4))):
+                continue
+            copy = av.Packet(with_lengths(units))
             copy.stream, copy.time_base, copy.duration = written, packet.time_base, packet.duration
             copy.pts, copy.dts, copy.is_keyframe = packet.pts, packet.dts, packet.is_keyframe
             target.mux(copy)
@@ -315,6 +325,16 @@ def test_of_dolby_vision_the_pictures_that_all_players_show_are_copied_and_nothi
         assert side_data(stream).dolby_vision is None
         kinds = {kind_of(unit) for packet in container.demux(stream) for unit in units_of(bytes(packet), 4)}
     assert max(kinds) < 40
+
+
+def test_a_film_that_begins_at_an_open_group_is_copied_from_there(tmp_path: Path) -> None:
+    """Its leading pictures, which refer to what was cut off, are packets without frames."""
+    whole = film(tmp_path / "a.mp4")
+    path = changed(whole, tmp_path / "b.ts", lambda number, units: units if number >= 16 else [])
+    (clip,) = cut(path, [(0, 30)])
+    assert clip.remark == "smart: 26 of 30 frames copied"
+    assert read_numbers(clip.data) == list(range(20, 50))
+    assert kinds_in(clip.data)[0] == 18
 
 
 def test_a_run_neither_discards_what_is_before_it_nor_goes_on_over_the_end_of_a_sequence(
