@@ -156,7 +156,7 @@ def locate(model: str, pretrained: str) -> tuple[str, str | None]:
     Raises:
         UsageError: There is nothing by that name; the message suggests the nearest names.
     """
-    if (place := check_place(model, pretrained)) is not None:
+    if (place := check_model_path(model, pretrained)) is not None:
         return place, None
     import open_clip
 
@@ -185,7 +185,7 @@ def locate(model: str, pretrained: str) -> tuple[str, str | None]:
     return name, pretrained
 
 
-def check_place(model: str, pretrained: str) -> str | None:
+def check_model_path(model: str, pretrained: str) -> str | None:
     """Check what a configuration names, at once: nothing is loaded, nor open_clip, which takes seconds.
 
     Args:

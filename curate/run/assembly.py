@@ -212,7 +212,7 @@ def check_models(config: CurateConfig, stages: Sequence[ModelStage]) -> dict[str
     return {name: version for stage in stages for name, version in stage.check().items()}
 
 
-def check_places(config: CurateConfig) -> None:
+def check_model_paths(config: CurateConfig) -> None:
     """Check the files of models before anything else: no source is listed, no file is hashed, no library loaded.
 
     Raises:
@@ -221,7 +221,7 @@ def check_places(config: CurateConfig) -> None:
     if config.aesthetic.weights is not None and config.embed.backend != "open_clip":
         raise UsageError("aesthetic.weights needs the pictures' embeddings: set embed.backend=open_clip too")
     for stage in model_stages(config):
-        stage.check_places()
+        stage.check_model_paths()
 
 
 def describe_missing(config: CurateConfig) -> tuple[str, ...]:

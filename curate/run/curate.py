@@ -18,8 +18,8 @@ from reelweave.curate.run.assembly import (
     Asked,
     asked_for,
     begin_state,
+    check_model_paths,
     check_models,
-    check_places,
     describe_missing,
 )
 from reelweave.curate.run.driver import Driver
@@ -101,7 +101,7 @@ def curate(
             is published, and the same call goes on.
         RunError: the environment failed; finished work is kept for the next run.
     """
-    check_places(config)
+    check_model_paths(config)
     with hold_lease(open_storage(out, config.storage), COMMAND) as storage:
         change = Change(update or retry_failed or redo_older, retry_failed, redo_older)
         outcome = _curate(inputs, storage, config, progress, change, say)

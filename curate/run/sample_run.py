@@ -11,8 +11,8 @@ from reelweave.curate.ledger.ledger import Ledger
 from reelweave.curate.run.assembly import (
     asked_for,
     begin_state,
+    check_model_paths,
     check_models,
-    check_places,
     curation_state,
     model_stages,
 )
@@ -58,7 +58,7 @@ def forecast_curation(
         UsageError: no source is found, or a model is not available.
         RunError: the environment failed.
     """
-    check_places(config)
+    check_model_paths(config)
     with hold_lease(open_storage(out, config.storage), COMMAND) as storage:
         ledger = Ledger(storage)
         sources = list_sources(inputs, config.storage)
@@ -103,7 +103,7 @@ def forecast_update(
     Raises:
         UsageError: no source is found, or a model is not available.
     """
-    check_places(config)
+    check_model_paths(config)
     with hold_lease(open_storage(out, config.storage), COMMAND) as storage:
         request = asked_for(inputs, storage, config, update=True)
         if request.dataset is None:

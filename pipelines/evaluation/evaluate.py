@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from reelweave.loader.errors import UsageError
 from reelweave.pipelines.evaluation.metrics import compare_videos, scores
-from reelweave.pipelines.evaluation.places import check_clip
+from reelweave.pipelines.evaluation.model_checks import check_clip
 from reelweave.pipelines.evaluation.videos import VideoSet, read_video
 from reelweave.train.config.vae import LpipsConfig
 from reelweave.train.vae.losses.perceptual import Perceptual

@@ -49,7 +49,7 @@ class CaptionStage(ModelStage):
             return {}
         return {key: local_folder(name) or name for key, name in self._names().items()}
 
-    def check_places(self) -> None:
+    def check_model_paths(self) -> None:
         if not self.served:
             for key, name in self._names().items():
                 NamedModel(key, name).check_folder()

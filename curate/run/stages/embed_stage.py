@@ -11,7 +11,7 @@ from reelweave.curate.models.aesthetic import AestheticConfig, AestheticHead, ch
 from reelweave.curate.models.clip_frames import Fault
 from reelweave.curate.models.device import pick_device
 from reelweave.curate.models.embed import ClipEmbedder, EmbedConfig, Embedding, EmbedInput
-from reelweave.curate.models.open_clip_model import check_place
+from reelweave.curate.models.open_clip_model import check_model_path
 from reelweave.curate.run.stages.clip_stages import ClipStage, ReadClip, clip_identity
 from reelweave.curate.run.stages.judge import Judge
 from reelweave.curate.run.stages.model_stage import ModelStage
@@ -58,8 +58,8 @@ class EmbedStage(ModelStage):
             models["aesthetic.weights"] = Path(self._aesthetic.weights)
         return models
 
-    def check_places(self) -> None:
-        check_place(self._config.model, self._config.pretrained)
+    def check_model_paths(self) -> None:
+        check_model_path(self._config.model, self._config.pretrained)
         if self._aesthetic.weights is not None:
             check_head_file(Path(self._aesthetic.weights))
 

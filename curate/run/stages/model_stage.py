@@ -53,7 +53,7 @@ class ModelStage(ABC):
         """Size of the weights that it loads, megabytes; 0 for models that must be downloaded first."""
         return sum(weights_bytes(model) for model in self.models.values()) / 1e6
 
-    def check_places(self) -> None:
+    def check_model_paths(self) -> None:
         """Check that its files are where the configuration says, and of a known kind; nothing is loaded or asked for.
 
         Raises:

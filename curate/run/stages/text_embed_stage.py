@@ -48,7 +48,7 @@ class TextEmbedStage(ModelStage):
         assert self._config.model is not None, "see `model_stages`"
         return {"text_embed.model": local_folder(self._config.model) or self._config.model}
 
-    def check_places(self) -> None:
+    def check_model_paths(self) -> None:
         TextEmbedder(self._config).check_folder()
 
     def check(self) -> dict[str, str]:

@@ -60,7 +60,7 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError("--lpips compares with --reference: give it, too")
     if options.out is not None:
         output_target(options.out, "--out")  # before hours of work
-    from reelweave.pipelines.evaluation.places import check_clip, check_lpips
+    from reelweave.pipelines.evaluation.model_checks import check_clip, check_lpips
 
     # Also before torch is imported, which takes seconds.
     if options.lpips is not None:

@@ -1,8 +1,8 @@
-"""Places of the models of an evaluation, checked before any of them is loaded, or the libraries that load them."""
+"""Checks of the models of an evaluation, made before any of them is loaded, or the libraries that load them."""
 
 from pathlib import Path
 
-from reelweave.curate.models.open_clip_model import check_place
+from reelweave.curate.models.open_clip_model import check_model_path
 from reelweave.loader.errors import UsageError
 from reelweave.train.config.vae import LpipsConfig
 from reelweave.train.vae.losses.backbone_file import check_backbone_file
@@ -30,5 +30,5 @@ def check_clip(clip: str) -> tuple[str, str]:
         )
     if weights and not Path(weights).is_file():
         raise UsageError(f"--clip {clip}: {weights} is no file with weights")
-    check_place(name, weights)
+    check_model_path(name, weights)
     return name, weights

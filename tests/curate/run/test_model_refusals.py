@@ -9,7 +9,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from reelweave.curate.config import CurateConfig
-from reelweave.curate.run.assembly import check_places, model_stages
+from reelweave.curate.run.assembly import check_model_paths, model_stages
 from reelweave.loader.errors import UsageError
 from tests.loader.stream_clips import make_sample, write
 
@@ -146,7 +146,7 @@ def test_what_is_refused_at_once_is_refused_in_the_words_of_the_check_before_wor
             continue  # these lack a package here, load in workers, or need another model that loads
         config = CurateConfig.model_validate(values)
         with pytest.raises(UsageError) as at_once:
-            check_places(config)
+            check_model_paths(config)
         with pytest.raises(UsageError) as before_work:
             for stage in model_stages(config):
                 stage.check()
@@ -159,4 +159,4 @@ def test_names_on_a_hub_are_not_asked_for_at_once() -> None:
         "text_embed": {"model": "owner/name"},
         "embed": {"backend": "open_clip", "model": "hf-hub:owner/name"},
     }
-    check_places(CurateConfig.model_validate(values))
+    check_model_paths(CurateConfig.model_validate(values))
