@@ -111,7 +111,7 @@ def test_open_groups_are_copied_from_a_broken_link_and_every_reader_shows_each_f
     assert [kinds[at] for at in keys_in(clips[1].data)] == [kinds[0], 18]
     for clip, (first, last) in zip(clips, BOUNDS, strict=True):
         assert read_numbers(clip.data) == list(range(first, last))
-        assert {name: faults(clip.data, name) for name in READERS} == {name: [] for name in READERS}
+        assert {name: faults(clip.data, name, 3) for name in READERS} == {name: [] for name in READERS}
 
 
 SOURCES: dict[str, tuple[str, str, dict[str, Any]]] = {
@@ -138,7 +138,7 @@ SOURCES: dict[str, tuple[str, str, dict[str, Any]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", but(("closed groups", "a transport stream", "HDR"), SOURCES))
+@pytest.mark.parametrize("kind", but(("closed groups", "a transport stream"), SOURCES))
 def test_sources_of_every_kind(kind: str, tmp_path: Path) -> None:
     name, words, others = SOURCES[kind]
     path = film(tmp_path / name, words, **others)
@@ -411,7 +411,7 @@ def test_sets_that_change_in_mid_film_divide_what_is_copied(tmp_path: Path) -> N
     assert clips[1].remark == "encoded: changed parameter sets"
 
 
-@pytest.mark.parametrize("pixel_format", ["yuv420p10le", "yuv420p"])
+@pytest.mark.parametrize("pixel_format", but(["yuv420p10le"], ["yuv420p10le", "yuv420p"]))
 def test_the_whole_pass_sees_the_same_frames_and_gives_the_same_spans(
     pixel_format: str, tmp_path: Path
 ) -> None:
