@@ -132,3 +132,27 @@ def curated(path: Path, out: Path, **sections: dict[str, Any]) -> list[tuple[Rec
     (source,) = list_sources([str(path)], StorageConfig())
     records = work(source).records
     return [(record, ledger.blobs.read_clip(record.clip_id) if record.sha256 else b"") for record in records]
+
+
+def assert_damaged_films_have_the_spans_of_encode(whole: Path, **cut: Any) -> None:
+    """Five films with bytes overwritten in three places have the same spans, states and frames in both modes."""
+    data = whole.read_bytes()
+    for seed in range(5):
+        rng, damaged = np.random.default_rng(seed), bytearray(data)
+        for at in rng.integers(200, len(data) - 12, 3).tolist():
+            damaged[at : at + 9] = rng.bytes(9)
+        path = whole.with_name(f"{seed}{whole.suffix}")
+        path.write_bytes(damaged)
+        encoded, smart = (
+            [
+                (record.start_s, record.end_s, record.state, record.frames)
+                for record, _ in curated(
+                    path,
+                    whole.with_name(f"{mode} {seed}"),
+                    spans={"min_clip_s": 0.4, "max_clip_s": 1.5},
+                    cut={"mode": mode, "verify": "whole", **cut},
+                )
+            ]
+            for mode in ("encode", "smart")
+        )
+        assert smart == encoded

@@ -26,7 +26,7 @@ class Bits:
         self._left = self._size
 
     @property
-    def place(self) -> int:
+    def position(self) -> int:
         """Number of bits that were taken."""
         return self._size - self._left
 

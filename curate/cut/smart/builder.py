@@ -71,9 +71,8 @@ class SmartClip:
         self._seams = Seams(packets.most_before(size))
         self._waiting: deque[tuple[VideoFrame, int]] = deque()
         self._passed = 0  # frames of the source that left the queue
-        self._slot = self._kept_until = (
-            0  # frames of the clip that they fill, and to which copies are compared
-        )
+        self._slot = 0  # frames of the clip that they fill
+        self._kept_until = 0  # frame of the clip to which copies are compared
         self._segment = -1  # of the frame that left it last
         self._encoder: EdgeEncoder | None = None
         self._encoder_sets: list[bytes] = []

@@ -33,7 +33,7 @@ class SetsOf:
         encoder_ids: Ids that they leave for those of an encoder.
         fault: Reason why packets of these sets are not copied, or None.
         bits: Bits per sample.
-        chroma_place: Place of chroma samples, as an encoder states it; None where they do not say.
+        chroma_location: Location of chroma samples, as an encoder states it; None where they do not say.
         has_pyramid: False where no frame with B-frames around it may be one, so that it is not moved farther.
     """
 
@@ -41,7 +41,7 @@ class SetsOf:
     encoder_ids: tuple[int, ...] = ()
     fault: str | None = None
     bits: int = 8
-    chroma_place: int | None = None
+    chroma_location: int | None = None
     has_pyramid: bool = True
 
 

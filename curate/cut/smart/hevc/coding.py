@@ -120,7 +120,7 @@ class Hevc:
             () if ids is None else ids,
             fault,
             8 if first is None else first.luma_bits,
-            None if first is None else first.chroma_place,
+            None if first is None else first.chroma_location,
             max((sequence.reordered for sequence in sequences), default=0) > 1,
         )
 
@@ -150,8 +150,8 @@ class Hevc:
         params = values["x265-params"]
         if not sets.has_pyramid:
             params += ":b-pyramid=0"
-        if sets.chroma_place is not None:
-            params += f":chromaloc={sets.chroma_place}"
+        if sets.chroma_location is not None:
+            params += f":chromaloc={sets.chroma_location}"
         return {**values, "x265-params": params}
 
     def edge_sets(self, header: bytes, sets: SetsOf, /) -> list[bytes]:

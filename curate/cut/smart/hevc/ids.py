@@ -74,7 +74,7 @@ def renamed_set(unit: bytes, ids: Ids) -> bytes:
         bits = Bits(payload)
         bits.unsigned()
         bits.unsigned()
-        content = exp_golomb(ids.picture) + exp_golomb(ids.sequence) + content[bits.place :]
+        content = exp_golomb(ids.picture) + exp_golomb(ids.sequence) + content[bits.position :]
     ended = f"{content}1"
     ended += "0" * (-len(ended) % 8)
     return unit[:HEADER_BYTES] + with_emulation(int(ended, 2).to_bytes(len(ended) // 8, "big"))
@@ -87,9 +87,9 @@ def _bounds_of_id(payload: bytes) -> tuple[int, int]:
     if bits.take(3):
         raise ParameterError("an encoder made temporal sub-layers")
     bits.take(1 + 96)
-    begin = bits.place
+    begin = bits.position
     bits.unsigned()
-    return begin, bits.place
+    return begin, bits.position
 
 
 def renamed_slice(unit: bytes, ids: Ids) -> bytes:

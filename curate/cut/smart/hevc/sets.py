@@ -41,7 +41,7 @@ class SequenceSet:
         crop_left: Columns of chroma that are cut off at the left.
         fields: True where pictures are fields or from interlaced video.
         window: True where players are asked to show a part of the pictures.
-        chroma_place: Place of chroma samples; None where it does not say.
+        chroma_location: Location of chroma samples; None where it does not say.
         reordered: Frames at most that lie before one in coding and behind it on screen.
     """
 
@@ -56,7 +56,7 @@ class SequenceSet:
     crop_left: int
     fields: bool
     window: bool
-    chroma_place: int | None
+    chroma_location: int | None
     reordered: int
 
     @property
@@ -109,7 +109,7 @@ def sequence_set(unit: bytes) -> SequenceSet:
     _skip_tools(bits)
     _skip_references(bits, order_bits)
     bits.take(2)
-    has_fields, has_window, chroma_place = _take_usability(bits) if bits.take() else (False, False, None)
+    has_fields, has_window, chroma_location = _take_usability(bits) if bits.take() else (False, False, None)
     return SequenceSet(
         set_id,
         video_id,
@@ -122,7 +122,7 @@ def sequence_set(unit: bytes) -> SequenceSet:
         crop_left,
         has_fields or bool(profile_level[5] & _INTERLACED),
         has_window,
-        chroma_place,
+        chroma_location,
         reordered,
     )
 
@@ -194,7 +194,7 @@ def _skip_references(bits: Bits, order_bits: int) -> None:
 
 
 def _take_usability(bits: Bits) -> tuple[bool, bool, int | None]:
-    """Return whether pictures are fields, whether a part is shown, and the place of chroma (annex E)."""
+    """Return whether pictures are fields, whether a part is shown, and the location of chroma (annex E)."""
     if bits.take() and bits.take(8) == _EXTENDED_ASPECT:
         bits.take(32)
     if bits.take():
@@ -203,11 +203,11 @@ def _take_usability(bits: Bits) -> tuple[bool, bool, int | None]:
         bits.take(4)
         if bits.take():
             bits.take(24)
-    chroma_place = None
+    chroma_location = None
     if bits.take():
-        chroma_place = bits.unsigned()
+        chroma_location = bits.unsigned()
         bits.unsigned()
     bits.take()
     fields = bool(bits.take())
     bits.take()
-    return fields, bool(bits.take()), chroma_place
+    return fields, bool(bits.take()), chroma_location

@@ -51,7 +51,7 @@ def test_sets_are_read_as_the_encoder_wrote_them(words: str, tmp_path: Path) -> 
     assert (known.id, known.video_id, known.profile, known.chroma) == (0, 0, 2, 1)
     assert (known.luma_bits, known.chroma_bits, known.crop_left) == (10, 10, 0)
     assert (known.fields, known.window) == (False, False)
-    assert known.chroma_place == (2 if "chromaloc" in words else None)
+    assert known.chroma_location == (2 if "chromaloc" in words else None)
     assert known.sub_layers == (3 if "temporal" in words else 1)
     assert picture_set_ids(picture) == (0, 0)
 
