@@ -122,7 +122,7 @@ class SourceStageConfig(BaseModel, frozen=True, extra="forbid"):
             the ledger notices.
     """
 
-    REVISION: ClassVar = 62
+    REVISION: ClassVar = 63
 
     probe: ProbeConfig = ProbeConfig()
     shots: ShotConfig = ShotConfig()

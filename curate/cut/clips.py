@@ -191,10 +191,11 @@ class _Pass:
         frames = decoder.frames()
         first = next(frames, None)
         self._frames = itertools.chain([] if first is None else [first], frames)
-        # AVI stores decoding times instead of display times.
+        # AVI stores times of coding instead of display times.
         stamped = first is not None and first.pts is not None and container.format.name != "avi"
         self._form = format_of(stream, first) if first is not None and stamped else None
-        begin = first.pts if first is not None and stamped else stream.start_time
+        start = stream.start_time if timeline.begin is None else timeline.begin
+        begin = first.pts if first is not None and stamped else start
         begin = begin if entry is None else entry.begin_pts
         self._ticks = self._ticks_from(begin or 0)
         self._number = 0

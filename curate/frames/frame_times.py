@@ -63,6 +63,7 @@ class FrameTimes:
         unmarked: Order of fields of frames that are interlaced without a mark.
         shapes: Shapes of the pictures, if they change; no clip holds two.
         coded: True where frames have no times of their own, and held ones are told by those of coding.
+        begin: Time of coding of the first packet in ticks, behind empty slots, where the container has no others.
     """
 
     times_s: NDArray[np.float64]
@@ -77,6 +78,7 @@ class FrameTimes:
     unmarked: FieldOrder | None = None
     shapes: tuple[Shape, ...] = ()
     coded: bool = False
+    begin: int | None = None
 
     @property
     def frames(self) -> int:
@@ -142,9 +144,10 @@ def timeline(
     """
     uses_coded = _has_holes(coded, len(pts)) and pts != list(coded)
     clock = repair_clock(coded if uses_coded else pts, float(time_base), None if uses_coded else durations)
+    begin = coded[0] if len(coded) == len(pts) else None
     if clock is None:
         rate = _counted_rate(pts, time_base, stated_rate)
-        return FrameTimes(np.arange(len(pts) + 1) / float(rate), rate, True, damage, deinterlace)
+        return FrameTimes(np.arange(len(pts) + 1) / float(rate), rate, True, damage, deinterlace, begin=begin)
     times_s = (clock.ticks - clock.ticks[0]) * float(time_base)
     gaps_s = _clean_gaps_s(times_s, damage)
     runs = clean_runs(len(times_s), damage)
@@ -175,6 +178,7 @@ def timeline(
         deinterlace,
         max_fps=max_fps,
         coded=uses_coded,
+        begin=begin,
     )
     if not clock.shifts.any():
         return line

@@ -1,6 +1,7 @@
 """Header of a source, read before any frame is decoded, and the limits a source must keep."""
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import BinaryIO, Literal, cast
@@ -12,13 +13,15 @@ from av.video.stream import VideoStream
 from pydantic import Field
 
 from reelweave.curate.frames.clocks.packet_rate import packet_rate
-from reelweave.curate.frames.container.cut_off import promised_of_cut_off
+from reelweave.curate.frames.container.cut_off import promised_of_cut_off, stated_by_segment
 from reelweave.curate.frames.container.side_data import side_data
 from reelweave.curate.frames.source import SourceError, read_first_packets
 from reelweave.loader.dataset.colour import hdr
 from reelweave.loader.settings import Settings
 
 _PROGRESSIVE = 1  # AVFieldOrder: 0 unknown, 1 progressive, above interlaced
+_STALE_S = 0.5
+"""Seconds by which the duration of a track may exceed that of its file before it is one of another film."""
 _PROMISE_TAG = re.compile(r"^(\d+):(\d\d):(\d\d(?:\.\d+)?)")
 
 
@@ -205,7 +208,7 @@ def check_frame(frame: VideoFrame, config: ProbeConfig) -> None:
 
 
 def _promised_s(container: InputContainer, stream: VideoStream, file: BinaryIO | None) -> float | None:
-    cut_off_s = None if file is None else _promised_of_cut_off(file)
+    cut_off_s = None if file is None else _read_beside(file, promised_of_cut_off)
     if cut_off_s is not None and container.format.name == "avi":  # FFmpeg counts what is there
         return cut_off_s
     # Matroska states no duration of a stream but by its tag: FFmpeg gives a single picture that of the film.
@@ -217,7 +220,11 @@ def _promised_s(container: InputContainer, stream: VideoStream, file: BinaryIO |
         # FFmpeg tells the end of the stream, mkvmerge, which adds statistics, its duration.
         lasts = any(name.startswith("_STATISTICS") for name in stream.metadata)
         begin_s = 0.0 if lasts else float((stream.start_time or 0) * (stream.time_base or 0))
-        return int(hours) * 3600 + int(minutes) * 60 + float(seconds) - begin_s
+        tagged_s = int(hours) * 3600 + int(minutes) * 60 + float(seconds)
+        # Tools that cut films leave tags of the whole one; no track lasts longer than all of them.
+        segment_s = None if file is None else _read_beside(file, stated_by_segment)
+        if segment_s is None or tagged_s <= segment_s + _STALE_S:
+            return tagged_s - begin_s
     if cut_off_s is not None:
         return cut_off_s
     # The container's duration covers its longest stream, which may be sound.
@@ -226,9 +233,10 @@ def _promised_s(container: InputContainer, stream: VideoStream, file: BinaryIO |
     return None
 
 
-def _promised_of_cut_off(file: BinaryIO) -> float | None:
+def _read_beside(file: BinaryIO, read: Callable[[BinaryIO], float | None]) -> float | None:
+    """Return what is read of a file whose place FFmpeg relies on."""
     position = file.tell()
     try:
-        return promised_of_cut_off(file)
+        return read(file)
     finally:
         file.seek(position)

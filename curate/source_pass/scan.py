@@ -149,7 +149,7 @@ class Decoded:
         """
         promised_s, end_s = self.probe.promised_s, float(line.times_s[-1])
         if promised_s is not None and self._promises_all_streams():
-            heard_s = heard_until_s(self.sound, self._begin_s())
+            heard_s = heard_until_s(self.sound, self._begin_s(line))
             if heard_s > max(end_s, promised_s - MISSING_MIN_S):
                 return end_s
         begin_s = float((self.pts[0] or 0) * self.time_base)
@@ -174,18 +174,19 @@ class Decoded:
 
     def sound_clock(self, line: FrameTimes) -> SoundClock | None:
         """Return the repaired clock of the sound, or None where its stamps are right."""
-        return repaired_sound(self.sound, line, self._begin_s())
+        return repaired_sound(self.sound, line, self._begin_s(line))
 
     def uneven_sound(self, line: FrameTimes) -> str:
         """Return words for sound that ends before or behind its pictures; a clock that was repaired tells nothing."""
         if not self.sound.tick_s or line.shifts_s is not None:
             return ""
-        return uneven_end(self.sound, line, self._begin_s())
+        return uneven_end(self.sound, line, self._begin_s(line))
 
-    def _begin_s(self) -> float:
-        # AVI stores decoding times instead of display times.
+    def _begin_s(self, line: FrameTimes) -> float:
+        # AVI stores times of coding, and empty slots before the first picture, which FFmpeg's start leaves out.
         stamped = self.pts[0] is not None and self.probe.container != "avi"
-        return float(((self.pts[0] if stamped else self.start_time) or 0) * self.time_base)
+        start = self.start_time if line.begin is None else line.begin
+        return float(((self.pts[0] if stamped else start) or 0) * self.time_base)
 
 
 def shots(

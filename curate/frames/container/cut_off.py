@@ -34,6 +34,13 @@ def promised_of_cut_off(file: BinaryIO) -> float | None:
     return seconds if stated > file.seek(0, 2) and seconds > 0 else None
 
 
+def stated_by_segment(file: BinaryIO) -> float | None:
+    """Return the seconds that the segment of a Matroska file states of all its tracks; None where it states none."""
+    file.seek(0)
+    head = file.read(_HEAD_BYTES)
+    return (_matroska_promise(head)[1] or None) if head.startswith(EBML.to_bytes(4, "big")) else None
+
+
 def _matroska_promise(head: bytes) -> tuple[float, float]:
     """Return the place where the segment ends, and its duration in seconds; 0 for what is not stated."""
     at, ends, tick_ns, ticks = 0, 0, 1_000_000, 0.0

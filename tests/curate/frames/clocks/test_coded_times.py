@@ -1,13 +1,15 @@
 """AVI stores times of coding alone: where frames are moved, holes among them still tell which pictures are held."""
 
+import struct
 from fractions import Fraction
 from pathlib import Path
 
 import av
+import numpy as np
 import pytest
 
 from reelweave.curate.source_pass.scan import CODED
-from tests.cutting import curated
+from tests.cutting import curated, sound
 from tests.media import read_numbers, write_video
 
 FRAMES, GROUP, HOLE = 60, 20, 12
@@ -47,3 +49,43 @@ def test_without_holes_or_moved_frames_nothing_is_in_doubt(first: int, b_frames:
     held = [first - 1] * HOLE if first < FRAMES else []
     assert read_numbers(clip) == sorted([*range(FRAMES), *held])
     assert CODED not in record.reason
+
+
+@pytest.mark.parametrize("codec", ["mjpeg", "libx264"])
+def test_sound_lies_beside_pictures_that_begin_behind_empty_slots(codec: str, tmp_path: Path) -> None:
+    path, lead = tmp_path / "late.avi", 5
+    with av.open(path, "w") as target:
+        pictures = target.add_stream(codec, rate=25, options={"g": "1"} if codec == "libx264" else {})
+        pictures.width, pictures.height = 160, 128
+        pictures.pix_fmt = "yuvj420p" if codec == "mjpeg" else "yuv420p"
+        tone = target.add_stream("pcm_s16le", rate=48000, layout="mono")
+        for number in range(75):
+            picture = av.VideoFrame.from_ndarray(np.full((128, 160, 3), 2 * number, np.uint8)).reformat(
+                format=pictures.pix_fmt
+            )
+            picture.pts = number
+            target.mux(pictures.encode(picture))
+            samples = np.full((1, 1920), 9000 if number >= 25 else 0, np.int16)
+            heard = av.AudioFrame.from_ndarray(samples, "s16", "mono")
+            heard.sample_rate, heard.pts = 48000, 1920 * number
+            target.mux(tone.encode(heard))
+        target.mux(pictures.encode(None))
+    path.write_bytes(without_first_pictures(path.read_bytes(), lead))
+    ((_, clip),) = curated(path, tmp_path / "out", shots=ONE_SHOT)
+    samples, rate, first = sound(clip)
+    onset_s = (int(np.argmax(np.abs(samples[0]) > 0.1)) + first) / rate
+    assert onset_s == pytest.approx(1 - lead / 25, abs=0.005)
+
+
+def without_first_pictures(data: bytes, count: int) -> bytes:
+    """An AVI whose first chunks of pictures are empty, with junk of the same size behind each."""
+    film, at = bytearray(data), data.index(b"movi")
+    index = data.index(b"idx1")
+    for _ in range(count):
+        at = film.index(b"00dc", at)
+        (size,) = struct.unpack_from("<I", film, at + 4)
+        film[at + 4 : at + 16] = struct.pack("<I4sI", 0, b"JUNK", size - 8)
+        index = film.index(b"00dc", index)
+        film[index + 12 : index + 16] = bytes(4)
+        at, index = at + 16, index + 16
+    return bytes(film)

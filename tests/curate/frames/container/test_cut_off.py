@@ -1,6 +1,7 @@
 """Films with sound that are cut off state how long they were, where their header states their size."""
 
 import io
+import re
 from pathlib import Path
 
 import pytest
@@ -53,3 +54,16 @@ def test_a_header_that_is_cut_off_promises_nothing_or_its_seconds(name: str, tmp
     for size in range(400):
         promised_s = promised_of_cut_off(io.BytesIO(data[:size]))
         assert promised_s is None or 0.9 < promised_s < 1.2
+
+
+def test_a_tag_of_the_whole_film_in_a_piece_promises_nothing(tmp_path: Path) -> None:
+    """Tools that split Matroska by copying may leave the duration of the whole film in the tags of a track."""
+    path = tmp_path / "a.mkv"
+    ffmpeg(f"-f lavfi -i testsrc2=s=160x128:r=25:d=5 -f lavfi -i sine=d=5 -y {path}".split())
+    data = path.read_bytes()
+    stale = re.sub(rb"(DURATION.{1,9}?)00:00:05", rb"\g<1>01:18:05", data, flags=re.DOTALL)
+    assert stale != data
+    path.write_bytes(stale)
+    ((record, _),) = curated(path, tmp_path / "out", shots={"detector": "fixed", "fixed": {"stride_s": 9}})
+    assert (record.state, record.reason) == ("kept", "")
+    assert record.end_s == pytest.approx(5, abs=0.05)
