@@ -66,8 +66,9 @@ def advise_oversized(buckets: Sequence[BucketStats]) -> str:
     max_over, worst = max(((bucket.over_limit or 0, bucket) for bucket in over), key=lambda pair: pair[0])
     share = sum(bucket.cost_share for bucket in over)
     return (
-        f"In {len(over)} of {len(buckets)} buckets, {share:.0%} of the cost, one sample alone exceeds the compute"
-        f" budget: {worst.frames} x {worst.height} x {worst.width} costs {max_over:.3g} times as much."
+        f"In {len(over)} of {len(buckets)} buckets, {share:.0%} of the cost, one sample alone costs"
+        f" {_WORTH_ADVICE:g} times the compute budget or more: {worst.frames} x {worst.height} x {worst.width} costs"
+        f" {max_over:.3g} times as much."
         f" Split its sequence over {math.ceil(max_over)} sequence-parallel ranks, raise the budget, or plan several"
         " microbatches per step (stream.microbatches), so that its rank gets fewer others."
     )
