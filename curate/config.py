@@ -122,7 +122,7 @@ class SourceStageConfig(BaseModel, frozen=True, extra="forbid"):
             the ledger notices.
     """
 
-    REVISION: ClassVar = 63
+    REVISION: ClassVar = 64
 
     probe: ProbeConfig = ProbeConfig()
     shots: ShotConfig = ShotConfig()

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from reelweave.curate.frames.clocks.clock import repair_clock
 from reelweave.curate.frames.clocks.rates import (
+    FLEETING_S,
     STANDARD_RATES,
     TIE_S,
     choose_clip_rate,
@@ -104,6 +105,10 @@ class FrameTimes:
             return ""
         slots = np.unique(self.clip_frames(first, last))
         visible = int((~fleeting(np.diff(self.times_s[first : last + 1]))).sum())
+        fleeting_frames = last - first - visible
+        if fleeting_frames > _FEW_LEFT_OUT * (last - first):
+            ms = 1000 * FLEETING_S
+            return f"{fleeting_frames} of {last - first} frames, each shown for less than {ms:g} ms, are left out"
         if visible - len(slots) > _FEW_LEFT_OUT * visible:
             rate = float(self.clip_rate(first, last))
             return f"{visible - len(slots)} of {last - first} frames have no slot at {rate:.5g} fps"

@@ -216,3 +216,12 @@ def test_stamps_that_jitter_keep_the_rate_and_repeat_no_frame(rate: int, tmp_pat
     ((record, clip),) = records_of(path, tmp_path / "out")
     assert (record.state, record.fps, record.frames) == ("kept", rate, 5 * rate)
     assert read_numbers(clip) == list(range(5 * rate))
+
+
+def test_frames_that_are_shown_for_an_instant_are_left_out_and_counted(tmp_path: Path) -> None:
+    """Of every tenth pair the first frame has nearly the stamp of the second, as where a recorder stamps twice."""
+    times_s = [number / 25 + (0.0395 if number % 10 == 3 else 0.0) for number in range(100)]
+    path = write_video(tmp_path / "a.mp4", (100,), times_s=times_s)
+    ((record, clip),) = records_of(path, tmp_path / "out")
+    assert record.reason == "10 of 100 frames, each shown for less than 1.5 ms, are left out"
+    assert read_numbers(clip) == [number - (number % 10 == 3) for number in range(100)]
