@@ -46,6 +46,14 @@ def videos(folder):
     return [path.read_bytes() for path in sorted((folder / "validation" / "step-000001").glob("*.mp4"))]
 
 
+def videos_of(alike, out, checkpoint, pictures, rows):
+    """Videos of a run as `reelweave sample` makes them, in a process that rounds as the run's did."""
+    out.mkdir()
+    ended = alike.run(sample, 1, str(out), str(checkpoint), str(pictures), rows)
+    assert ended.codes == [0], ended.errors
+    return [path.read_bytes() for path in sorted(out.glob("*.raw"))]
+
+
 def losses(folder):
     line = json.loads((folder / "metrics.jsonl").read_text())
     return line["loss"], line["grad_norm"]
@@ -56,12 +64,13 @@ def losses(folder):
 def test_videos_are_those_of_the_checkpoint_on_one_rank_and_in_shards(alike, tmp_path, pictures, form):
     published, rows = publish(tmp_path / "wan", form), FORMS[form]
     common = (str(published), form, str(pictures))
-    run(str(tmp_path / "with"), *common, rows, {}, {})
-    run(str(tmp_path / "without"), *common, [], {}, {})
+    for name, prompts in (("with", rows), ("without", [])):
+        ended = alike.run(run, 1, str(tmp_path / name), *common, prompts, {}, {})
+        assert ended.codes == [0], ended.errors
     assert losses(tmp_path / "with") == losses(tmp_path / "without")
     trained = with_experts(load_trained(str(tmp_path / "with"), CPU), CPU)
     assert (trained.experts is None) == (form == "2.2 TI2V 5B")
-    expected = sampled(trained, str(pictures), rows)
+    expected = videos_of(alike, tmp_path / "one", tmp_path / "with", pictures, rows)
     assert videos(tmp_path / "with") == expected
     assert len(set(expected)) == len(rows)
     record = json.loads((tmp_path / "with/validation/step-000001/validation.json").read_text())
@@ -70,9 +79,9 @@ def test_videos_are_those_of_the_checkpoint_on_one_rank_and_in_shards(alike, tmp
     ]
     ended = alike.run(run, 2, str(tmp_path / "shards"), *common, rows, FSDP, {})
     assert ended.codes == [0, 0], ended.errors
-    ended = alike.run(sample, 1, str(tmp_path), str(tmp_path / "shards"), str(pictures), rows)
-    assert ended.codes == [0], ended.errors
-    assert videos(tmp_path / "shards") == [path.read_bytes() for path in sorted(tmp_path.glob("*.raw"))]
+    assert videos(tmp_path / "shards") == videos_of(
+        alike, tmp_path / "two", tmp_path / "shards", pictures, rows
+    )
 
 
 @thorough
