@@ -122,7 +122,7 @@ class SourceStageConfig(BaseModel, frozen=True, extra="forbid"):
             the ledger notices.
     """
 
-    REVISION: ClassVar = 64
+    REVISION: ClassVar = 65
 
     probe: ProbeConfig = ProbeConfig()
     shots: ShotConfig = ShotConfig()

@@ -14,6 +14,7 @@ from reelweave.curate.config import SourceStageConfig
 from reelweave.curate.cut.smart.ahead import SmartAhead
 from reelweave.curate.cut.smart.packets import SmartPackets
 from reelweave.curate.cut.trim import NotedPackets
+from reelweave.curate.frames.container.avi_index import held_slots
 from reelweave.curate.frames.container.edit_list import edit_faults, kept_lead
 from reelweave.curate.frames.container.encryption import encryption
 from reelweave.curate.frames.container.further_film import begins_behind, further_film
@@ -291,6 +292,8 @@ def _scan(file: BinaryIO, config: SourceStageConfig, segments: Sequence[Segment]
                 ahead = None
             elif ahead is not None:
                 ahead.push(frame)
+        if durations and header.container == "avi":
+            durations[-1] += held_slots(file, stream.index)
         damage = decoder.damage()
         if (size is None or damage) and (words := encryption(file)):
             raise SourceError(words)

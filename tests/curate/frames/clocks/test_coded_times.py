@@ -70,22 +70,29 @@ def test_sound_lies_beside_pictures_that_begin_behind_empty_slots(codec: str, tm
             heard.sample_rate, heard.pts = 48000, 1920 * number
             target.mux(tone.encode(heard))
         target.mux(pictures.encode(None))
-    path.write_bytes(without_first_pictures(path.read_bytes(), lead))
+    path.write_bytes(without_pictures(path.read_bytes(), 0, lead))
     ((_, clip),) = curated(path, tmp_path / "out", shots=ONE_SHOT)
     samples, rate, first = sound(clip)
     onset_s = (int(np.argmax(np.abs(samples[0]) > 0.1)) + first) / rate
     assert onset_s == pytest.approx(1 - lead / 25, abs=0.005)
 
 
-def without_first_pictures(data: bytes, count: int) -> bytes:
-    """An AVI whose first chunks of pictures are empty, with junk of the same size behind each."""
-    film, at = bytearray(data), data.index(b"movi")
-    index = data.index(b"idx1")
-    for _ in range(count):
-        at = film.index(b"00dc", at)
+def without_pictures(data: bytes, first: int, last: int) -> bytes:
+    """An AVI whose chunks of pictures from one to another are empty, with junk of the same size behind each."""
+    film, at, index = bytearray(data), data.index(b"movi"), data.index(b"idx1")
+    for number in range(last):
+        at, index = film.index(b"00dc", at), film.index(b"00dc", index)
         (size,) = struct.unpack_from("<I", film, at + 4)
-        film[at + 4 : at + 16] = struct.pack("<I4sI", 0, b"JUNK", size - 8)
-        index = film.index(b"00dc", index)
-        film[index + 12 : index + 16] = bytes(4)
-        at, index = at + 16, index + 16
+        if number >= first:
+            film[at + 4 : at + 16] = struct.pack("<I4sI", 0, b"JUNK", size - 8)
+            film[index + 12 : index + 16] = bytes(4)
+        at, index = at + 8 + size, index + 16
     return bytes(film)
+
+
+def test_a_last_picture_is_held_over_empty_slots(tmp_path: Path) -> None:
+    path = write_video(tmp_path / "held.avi", (60,), codec="mjpeg", pix_fmt="yuvj420p")
+    path.write_bytes(without_pictures(path.read_bytes(), 40, 60))
+    ((record, clip),) = curated(path, tmp_path / "out", shots=ONE_SHOT)
+    assert (record.state, record.reason) == ("kept", "")
+    assert read_numbers(clip) == [*range(40), *[39] * 20]
