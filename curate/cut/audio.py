@@ -213,12 +213,9 @@ def joined_lead(slices: Sequence[SoundSlice], frame_size: int) -> list[SoundSlic
     sound of the clip instead. A fragmented MP4 without edit lists has one behind its first packet.
     """
     laid = list(slices)
-    heard = next(
-        (at for at, sound_slice in enumerate(laid) if sound_slice.begin + sound_slice.samples > 0), 0
-    )
-    ends = (
-        min(laid[heard].begin, 0) if laid else 0
-    )  # what begins late leaves silence, and no sound from before
+    heard = next((at for at, each in enumerate(laid) if each.begin + each.samples > 0), 0)
+    # What begins late leaves silence, and no sound from before.
+    ends = min(laid[heard].begin, 0) if laid else 0
     for at in reversed(range(heard)):
         samples = laid[at].samples or frame_size
         ends -= samples

@@ -1,7 +1,6 @@
 """Header of a source, read before any frame is decoded, and the limits a source must keep."""
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import BinaryIO, Literal, cast
@@ -13,7 +12,7 @@ from av.video.stream import VideoStream
 from pydantic import Field
 
 from reelweave.curate.frames.clocks.packet_rate import packet_rate
-from reelweave.curate.frames.container.cut_off import promised_of_cut_off, stated_by_segment
+from reelweave.curate.frames.container.cut_off import Promise, promise_of
 from reelweave.curate.frames.container.side_data import side_data
 from reelweave.curate.frames.source import SourceError, read_first_packets
 from reelweave.loader.dataset.colour import hdr
@@ -208,7 +207,8 @@ def check_frame(frame: VideoFrame, config: ProbeConfig) -> None:
 
 
 def _promised_s(container: InputContainer, stream: VideoStream, file: BinaryIO | None) -> float | None:
-    cut_off_s = None if file is None else _read_beside(file, promised_of_cut_off)
+    promise = None if file is None else _promise_of(file)
+    cut_off_s = promise.seconds if promise is not None and promise.is_cut_off else None
     if cut_off_s is not None and container.format.name == "avi":  # FFmpeg counts what is there
         return cut_off_s
     # Matroska states no duration of a stream but by its tag: FFmpeg gives a single picture that of the film.
@@ -222,8 +222,7 @@ def _promised_s(container: InputContainer, stream: VideoStream, file: BinaryIO |
         begin_s = 0.0 if lasts else float((stream.start_time or 0) * (stream.time_base or 0))
         tagged_s = int(hours) * 3600 + int(minutes) * 60 + float(seconds)
         # Tools that cut films leave tags of the whole one; no track lasts longer than all of them.
-        segment_s = None if file is None else _read_beside(file, stated_by_segment)
-        if segment_s is None or tagged_s <= segment_s + _STALE_S:
+        if promise is None or tagged_s <= promise.seconds + _STALE_S:
             return tagged_s - begin_s
     if cut_off_s is not None:
         return cut_off_s
@@ -233,10 +232,10 @@ def _promised_s(container: InputContainer, stream: VideoStream, file: BinaryIO |
     return None
 
 
-def _read_beside(file: BinaryIO, read: Callable[[BinaryIO], float | None]) -> float | None:
-    """Return what is read of a file whose place FFmpeg relies on."""
+def _promise_of(file: BinaryIO) -> Promise | None:
+    """Return what a file promises; FFmpeg relies on its position."""
     position = file.tell()
     try:
-        return read(file)
+        return promise_of(file)
     finally:
         file.seek(position)

@@ -33,10 +33,8 @@ _MOST_STEPS = 0.02  # share of packets that step back above which stamps say not
 _NEAR_S = 5.0  # maximum distance of sound from its pictures in a file
 _COMPARED_S = 10.0  # file order before and after a step
 _AGREES, _AGREES_S = 0.4, 1.0  # share of a step, and seconds, by which the order of the file may differ
-_APART, _APART_S = (
-    0.02,
-    1.0,
-)  # share of a film, and seconds, by which its sound may end before or behind its pictures
+_APART, _APART_S = 0.02, 1.0
+"""Share of a film, and seconds, by which its sound may end before or behind its pictures."""
 _ENDS, _ENDS_S = 0.25, 0.5  # share of a step, and seconds, by which sound and pictures may end apart
 
 ENDS_BEFORE = "the sound of its source ends before the pictures"

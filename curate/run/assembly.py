@@ -36,8 +36,8 @@ from reelweave.loader.text import pluralize
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A curation that is asked for, before any work.
+class CurationRequest:
+    """Curation that a call asks for, before any work.
 
     Attributes:
         ledger: Ledger of the output.
@@ -70,8 +70,10 @@ class Asked:
         return ContentChange(before, self.config["curate"], self.revisions)
 
 
-def asked_for(inputs: Sequence[str], storage: Storage, config: CurateConfig, update: bool) -> Asked:
-    """Return what a call asks for, as the holder of the output's lease.
+def resolve_request(
+    inputs: Sequence[str], storage: Storage, config: CurateConfig, update: bool
+) -> CurationRequest:
+    """Return the request of a call, with its sources and models, as the holder of the output's lease.
 
     Raises:
         UsageError: no source is found, or the output holds another dataset.
@@ -107,7 +109,7 @@ def asked_for(inputs: Sequence[str], storage: Storage, config: CurateConfig, upd
     # What earlier revisions of the code called the same settings.
     earlier = {CUT: tuple(earlier_digests(config.source_stage()))}
     earlier |= {stage.name: stage.fingerprints(models)[1] for stage in stages}
-    return Asked(
+    return CurationRequest(
         ledger=ledger,
         dataset=dataset,
         inputs=inputs,
@@ -121,7 +123,7 @@ def asked_for(inputs: Sequence[str], storage: Storage, config: CurateConfig, upd
     )
 
 
-def begin_state(config: CurateConfig, request: Asked) -> CurationState:
+def begin_state(config: CurateConfig, request: CurationRequest) -> CurationState:
     """Return the state of a run before its first task."""
     return curation_state(
         config, request.ledger, request.sources, request.dataset, request.stages, request.models

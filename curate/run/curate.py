@@ -15,12 +15,12 @@ from reelweave.curate.ledger.files import LEDGER
 from reelweave.curate.ledger.ledger import Ledger
 from reelweave.curate.ledger.redo import begin_redo, end_redo
 from reelweave.curate.run.assembly import (
-    Asked,
-    asked_for,
+    CurationRequest,
     begin_state,
     check_model_paths,
     check_models,
     describe_missing,
+    resolve_request,
 )
 from reelweave.curate.run.driver import Driver
 from reelweave.curate.run.outlook.work import may_be_older, sentences, work_of
@@ -140,7 +140,7 @@ def _curate(
     say: Callable[[str], None],
 ) -> Outcome:
     """Curate as the holder of the output's lease."""
-    request = asked_for(inputs, storage, config, change.update)
+    request = resolve_request(inputs, storage, config, change.update)
     ledger, dataset, settings = request.ledger, request.dataset, request.config
     same = dataset is not None and not change.retry_failed and _equal(dataset.manifest.config, settings)
     if dataset is not None and same:
@@ -208,7 +208,7 @@ def _manifest_revisions(state: CurationState, revisions: Mapping[str, int]) -> d
     return {name: versions for name, versions in named.items() if versions}
 
 
-def _older(request: Asked, config: CurateConfig) -> tuple[str, ...]:
+def _older(request: CurationRequest, config: CurateConfig) -> tuple[str, ...]:
     """Return in words what earlier versions made of the sources of a finished dataset."""
     dataset = request.dataset
     if dataset is None or not may_be_older(request.ledger, dataset, request.revisions, request.earlier):

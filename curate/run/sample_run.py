@@ -9,12 +9,12 @@ from reelweave.curate.config import CurateConfig
 from reelweave.curate.ledger.digest import digest
 from reelweave.curate.ledger.ledger import Ledger
 from reelweave.curate.run.assembly import (
-    asked_for,
     begin_state,
     check_model_paths,
     check_models,
     curation_state,
     model_stages,
+    resolve_request,
 )
 from reelweave.curate.run.curate import COMMAND
 from reelweave.curate.run.driver import Driver
@@ -105,7 +105,7 @@ def forecast_update(
     """
     check_model_paths(config)
     with hold_lease(open_storage(out, config.storage), COMMAND) as storage:
-        request = asked_for(inputs, storage, config, update=True)
+        request = resolve_request(inputs, storage, config, update=True)
         if request.dataset is None:
             return None
         state = begin_state(config, request)

@@ -370,9 +370,8 @@ def smart_packets(
     fault = (
         f"bit rate above {config.cut.max_copied_mbps:g} Mbit/s" if mbps > config.cut.max_copied_mbps else None
     )
-    if (
-        is_delayed(stream) and stream.codec_context.codec.canonical_name == "hevc"
-    ):  # readers of clips believe it
+    # Readers of clips believe such a header.
+    if is_delayed(stream) and stream.codec_context.codec.canonical_name == "hevc":
         fault = "a header that understates how far frames are moved"
     bits = config.cut.max_bits
     return SmartPackets(stream, keeps=keeps, max_bits=bits, fault=fault, is_begin=is_begin)

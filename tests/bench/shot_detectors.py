@@ -27,7 +27,6 @@ from typing import Any
 
 import av
 import numpy as np
-import yaml
 
 from reelweave.curate.config import CurateConfig
 from reelweave.curate.shots import ColourDetector, ColourDetectorConfig, ShotConfig, Transition, make_detector
@@ -45,6 +44,7 @@ from reelweave.curate.shots.score import (
 from reelweave.curate.shots.spans import Span, spans
 from reelweave.curate.shots.transnet import network
 from reelweave.curate.source_pass.scan import scan
+from reelweave.pipelines.configuration.config import resolve
 from tests.bench.shot_corpus import part_of, truth_of
 from tests.bench.shot_footage import VIDEO_SUFFIXES, shots_of_montages, write_video
 
@@ -230,15 +230,8 @@ def holds(clip: Span, transition: TrueTransition) -> bool:
 
 def measure_clips(videos: list[tuple[Path, Truth, list[dict[str, Any]]]], setting: str) -> dict[str, Any]:
     """Clips, how many hold a required transition, and of which kinds, by curation's own pass with one setting."""
-    sections: dict[str, Any] = {"cut": {"ahead_mb": 0}}
-    if setting:
-        keys, value = setting.split("=")
-        *path_keys, last = keys.split(".")
-        section = sections
-        for key in path_keys:
-            section = section.setdefault(key, {})
-        section[last] = yaml.safe_load(value)
-    config = CurateConfig.model_validate(sections).source_stage()
+    settings = ["cut.ahead_mb=0", *([setting] if setting else [])]
+    config = resolve(CurateConfig, None, settings).source_stage()
     clips = impure = 0
     duration_s = clip_s = 0.0
     kinds = Counter[str]()

@@ -172,7 +172,7 @@ class SmartClip:
         if data is None:
             raise CutError("its packets could not be read a second time")
         units = units_of(data, self._packets.prefix)
-        is_key = is_first or self._coding.look(units).is_reset or (facts.entry and not facts.leading)
+        is_key = is_first or self._packets.is_reset(facts.position) or (facts.entry and not facts.leading)
         if is_first:
             stored, self._kept_until = self._coding.first_sample(units, self._packets.beside), self._slot
             self._kept_until += MOST_CHECKED if facts.leading else 1

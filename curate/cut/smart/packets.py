@@ -193,6 +193,10 @@ class SmartPackets:
             end += 1
         return end - position - 1
 
+    def is_reset(self, position: int) -> bool:
+        """Return whether a packet ends all references, of packets behind it too."""
+        return bool(self._flags[position] & _RESET)
+
     def sets_at(self, frame: int) -> SetsOf | None:
         """Return the parameter sets at the packet of a frame, or None where that is not known."""
         position = self._frames[frame]

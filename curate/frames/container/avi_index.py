@@ -5,6 +5,7 @@ from typing import BinaryIO
 
 _MOST_BYTES = 1 << 20  # of the index's end: 65,536 chunks
 _ENTRY_BYTES = 16
+_MOST_CHUNKS = 64  # before the index; films have five or so
 
 
 def held_slots(file: BinaryIO, track: int) -> int:
@@ -29,17 +30,18 @@ def _read_index_end(file: BinaryIO) -> bytes:
     if file.read(4) == b"RIFF":  # further lists have indices of their own
         return b""
     at = 12  # behind the head of the list
-    while True:
+    for _ in range(_MOST_CHUNKS):
         file.seek(at)
         head = file.read(8)
         if len(head) < 8:
-            return b""
+            break
         kind, size = struct.unpack("<4sI", head)
         if kind == b"idx1":
             left_out = max(0, size - _MOST_BYTES) // _ENTRY_BYTES * _ENTRY_BYTES
             file.seek(at + 8 + left_out)
             return file.read(size - left_out)
         at += 8 + size + size % 2
+    return b""
 
 
 def _count_held(index: bytes, track: bytes) -> int:

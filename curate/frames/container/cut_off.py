@@ -1,6 +1,7 @@
 """Films of which the last part is missing, by the sizes that their containers state; FFmpeg reads what there is."""
 
 import struct
+from dataclasses import dataclass
 from typing import BinaryIO
 
 EBML, SEGMENT, CLUSTER = 0x1A45DFA3, 0x18538067, 0x1F43B675
@@ -14,8 +15,21 @@ _MOST_LISTS = 1000  # of a gigabyte each
 _BROADCAST = 1  # flag: sizes and durations say nothing
 
 
-def promised_of_cut_off(file: BinaryIO) -> float | None:
-    """Return the seconds that the header of a film promises whose stated size is more than there is, else None.
+@dataclass(frozen=True)
+class Promise:
+    """Duration that the header of a film states of all its tracks.
+
+    Attributes:
+        seconds: Seconds.
+        is_cut_off: True where the header states more bytes than there are.
+    """
+
+    seconds: float
+    is_cut_off: bool
+
+
+def promise_of(file: BinaryIO) -> Promise | None:
+    """Return what the header of a film promises, or None where it states no duration.
 
     Of Matroska and WebM (RFC 9559), ASF (Advanced Systems Format, 3.2), FLV (metadata by its writers) and AVI.
     """
@@ -31,14 +45,7 @@ def promised_of_cut_off(file: BinaryIO) -> float | None:
         stated, seconds = _avi_promise(file, head)
     else:
         return None
-    return seconds if stated > file.seek(0, 2) and seconds > 0 else None
-
-
-def stated_by_segment(file: BinaryIO) -> float | None:
-    """Return the seconds that the segment of a Matroska file states of all its tracks; None where it states none."""
-    file.seek(0)
-    head = file.read(_HEAD_BYTES)
-    return (_matroska_promise(head)[1] or None) if head.startswith(EBML.to_bytes(4, "big")) else None
+    return Promise(seconds, stated > file.seek(0, 2)) if seconds > 0 else None
 
 
 def _matroska_promise(head: bytes) -> tuple[float, float]:

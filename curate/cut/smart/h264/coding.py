@@ -27,9 +27,8 @@ from reelweave.curate.cut.smart.h264.sets import (
 
 _UNSPECIFIED = range(24, 32)  # such as metadata of Dolby Vision
 _LEFT_OUT = frozenset({SPS, PPS, FILLER, *_UNSPECIFIED})
-_LEFT_OUT_OF_EDGES = frozenset(
-    {SPS, PPS, SEI, 9, FILLER}
-)  # 9: access unit delimiters, which MP4 does not need
+_DELIMITER = 9  # of access units, which MP4 does not need
+_LEFT_OUT_OF_EDGES = frozenset({SPS, PPS, SEI, _DELIMITER, FILLER})
 
 _BUILD = re.compile(rb"x264 - core (\d+)")
 _OLD_BUILD = 34

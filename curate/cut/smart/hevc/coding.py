@@ -117,11 +117,11 @@ class Hevc:
         first = sequences[0] if sequences else None
         return SetsOf(
             sets,
-            () if ids is None else ids,
-            fault,
-            8 if first is None else first.luma_bits,
-            None if first is None else first.chroma_location,
-            max((sequence.reordered for sequence in sequences), default=0) > 1,
+            encoder_ids=() if ids is None else ids,
+            fault=fault,
+            bits=8 if first is None else first.luma_bits,
+            chroma_location=None if first is None else first.chroma_location,
+            has_pyramid=max((sequence.reordered for sequence in sequences), default=0) > 1,
         )
 
     def record(self, sets: Sequence[bytes]) -> bytes:

@@ -49,7 +49,7 @@ def copied_in(clip: CutClip) -> int:
 
 def check(
     path: Path,
-    clips: list[CutClip],
+    clips: Sequence[CutClip],
     bounds: Sequence[tuple[int, int]] = BOUNDS,
     rate: Fraction = Fraction(25),
 ) -> None:
@@ -59,7 +59,8 @@ def check(
         ours = pictures(clip.data)
         assert len(ours) == clip.frames == last - first
         levels = [
-            float(np.abs(a.astype(np.int16) - b).mean()) for a, b in zip(ours, whole[first:last], strict=True)
+            float(np.abs(a.astype(np.int32) - b).mean()) / (4 if a.dtype == np.uint16 else 1)
+            for a, b in zip(ours, whole[first:last], strict=True)
         ]
         assert max(levels) < 4
         assert sum(not distance for distance in levels) >= copied_in(clip)

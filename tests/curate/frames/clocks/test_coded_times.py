@@ -1,5 +1,6 @@
 """AVI stores times of coding alone: where frames are moved, holes among them still tell which pictures are held."""
 
+import io
 import struct
 from fractions import Fraction
 from pathlib import Path
@@ -8,6 +9,7 @@ import av
 import numpy as np
 import pytest
 
+from reelweave.curate.frames.container.avi_index import held_slots
 from reelweave.curate.source_pass.scan import CODED
 from tests.cutting import curated, sound
 from tests.media import read_numbers, write_video
@@ -96,3 +98,19 @@ def test_a_last_picture_is_held_over_empty_slots(tmp_path: Path) -> None:
     ((record, clip),) = curated(path, tmp_path / "out", shots=ONE_SHOT)
     assert (record.state, record.reason) == ("kept", "")
     assert read_numbers(clip) == [*range(40), *[39] * 20]
+
+
+class Counted(io.BytesIO):
+    """A file that counts how often it is read."""
+
+    reads = 0
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        self.reads += 1
+        return super().read(size)
+
+
+def test_an_index_that_never_comes_is_not_looked_for_without_end() -> None:
+    file = Counted(b"RIFF" + struct.pack("<I", 1 << 20) + b"AVI " + bytes(1 << 20))
+    assert held_slots(file, 0) == 0
+    assert file.reads < 100

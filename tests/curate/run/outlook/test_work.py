@@ -22,7 +22,7 @@ from reelweave.curate.ledger.ledger import Ledger
 from reelweave.curate.models.aesthetic import AestheticConfig
 from reelweave.curate.models.embed import EmbedConfig
 from reelweave.curate.models.text_embed import TextEmbedConfig
-from reelweave.curate.run.assembly import asked_for
+from reelweave.curate.run.assembly import resolve_request
 from reelweave.curate.run.curate import curate
 from reelweave.curate.run.outlook.work import Work, may_be_older
 from reelweave.curate.run.sample_run import forecast_update
@@ -244,7 +244,7 @@ def test_a_dataset_of_this_version_is_cheap_to_ask(raw: Path, tmp_path: Path) ->
     """No clip is read to say that nothing is left, whatever revisions the code had."""
     made, asked = tmp_path / "dataset", config()
     curate([str(raw)], str(made), asked)
-    request = asked_for([str(raw)], open_storage(made), asked, update=False)
+    request = resolve_request([str(raw)], open_storage(made), asked, update=False)
     assert any(part.REVISION for part in (asked.captions, asked.embed, asked.text_embed))
     assert not may_be_older(request.ledger, request.dataset, request.revisions, request.earlier)
 
