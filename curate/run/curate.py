@@ -35,7 +35,7 @@ from reelweave.curate.run.tables.remarks import describe_captions, describe_clip
 from reelweave.curate.run.tables.samples import accounting_table, scores_table
 from reelweave.curate.run.undone import describe_unanswered
 from reelweave.curate.run.write_shards import write_shards
-from reelweave.curate.source_pass.part_store import PARTS
+from reelweave.curate.source_pass.parts.store import PARTS
 from reelweave.curate.source_pass.stage import KILLED
 from reelweave.curate.takedown.forget import forget
 from reelweave.curate.takedown.takedown import TakeDowns

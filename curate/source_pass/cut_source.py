@@ -4,12 +4,8 @@ Probe, shots, stitch, cut, scores and fingerprints are one task. A source's byte
 that reads them, and no task carries media.
 """
 
-import hashlib
-import io
-import os
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, BinaryIO, Protocol
 
@@ -42,6 +38,7 @@ from reelweave.curate.shots.spans import Span, further_span, missing_span, spans
 from reelweave.curate.source_pass.at_work import note_progress
 from reelweave.curate.source_pass.sampling import ClipPictures, FrameStats, PictureCollector
 from reelweave.curate.source_pass.scan import Scan, scan
+from reelweave.curate.source_pass.source_file import sha256_of, watch_change
 from reelweave.curate.sources.inputs import SourceRef
 from reelweave.curate.takedown.takedown import TakeDowns, empty_record
 from reelweave.loader.errors import MachineError, UsageError
@@ -51,7 +48,6 @@ from reelweave.loader.storage.steady import whole_reads
 STAGE = "cut"
 CONTAINER_TAGS = ("description", "synopsis", "comment", "title")
 
-_HASH_BLOCK_BYTES = 1 << 20
 _PAUSES_S = (0.5, 2.0)
 """Seconds before a source is worked on once more, from its start, after a fault of the machine."""
 
@@ -146,7 +142,7 @@ class CutSource:
                 one_thread(),
                 storage.open(name) as file,
                 whole_reads(file, verify=True),
-                _watch_change(file),
+                watch_change(file),
                 note_progress(file, self.ledger, source_id(source), source.uri, source.size) as watched,
             ):
                 return self._cut(source, watched)
@@ -365,38 +361,3 @@ def arrays_name(source: SourceRef, fingerprint: str) -> str:
 def arrays_of(identity: str, fingerprint: str) -> str:
     """Return `arrays_name` of the source with a `source_id`."""
     return f"{identity}-{fingerprint}"
-
-
-def file_state(file: BinaryIO) -> tuple[int, int] | None:
-    """Return size and time of the last change of a local file; other storages detect changes themselves."""
-    try:
-        handle = file.fileno()
-    except io.UnsupportedOperation:  # no file of this machine
-        return None
-    status = os.fstat(handle)
-    return status.st_size, status.st_mtime_ns
-
-
-@contextmanager
-def _watch_change(file: BinaryIO) -> Iterator[None]:
-    """Raise a `MachineError` where a file was changed within the block, whatever came of it."""
-    before = file_state(file)
-    try:
-        yield
-    except Exception as error:
-        if file_state(file) != before:
-            raise MachineError("changed while it was read") from error
-        raise
-    if file_state(file) != before:
-        raise MachineError("changed while it was read")
-
-
-def sha256_of(file: BinaryIO) -> str:
-    """Return the hex digest of a file's bytes."""
-    digest = hashlib.sha256()
-    remaining_bytes = file.seek(0, os.SEEK_END)  # a file that grows has no end
-    file.seek(0)
-    while remaining_bytes > 0 and (block := file.read(min(remaining_bytes, _HASH_BLOCK_BYTES))):
-        digest.update(block)
-        remaining_bytes -= len(block)
-    return digest.hexdigest()

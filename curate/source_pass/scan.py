@@ -19,7 +19,6 @@ from reelweave.curate.frames.container.edit_list import edit_faults, kept_lead
 from reelweave.curate.frames.container.encryption import encryption
 from reelweave.curate.frames.container.further_film import begins_behind, further_film
 from reelweave.curate.frames.container.immersive import immersive
-from reelweave.curate.frames.container.side_data import side_data
 from reelweave.curate.frames.container.stream_choice import SoundChoice, choose_sound, left_out
 from reelweave.curate.frames.decode.decoder import Decoder
 from reelweave.curate.frames.frame_times import Damage, FrameTimes, timeline
@@ -45,20 +44,12 @@ from reelweave.curate.shots.stitch import SampleEmbeddings, StitchConfig, stitch
 from reelweave.curate.shots.types import with_cuts
 from reelweave.curate.source_pass.lookahead import lookahead_of
 from reelweave.curate.source_pass.lookahead_encode import LookaheadEncoder, encode_ahead
+from reelweave.curate.source_pass.remarks import describe_changes, describe_turn
 from reelweave.curate.source_pass.sampling import FrameStats
 from reelweave.curate.sources.segments import Segment
 from reelweave.loader.dataset.samples.frames.reorder import is_delayed
 
 _NEVER_S = 1e9
-
-TRANSPARENT = "transparent pixels shown over black"
-TURNED = "turned upright as its codec says (display orientation), which players may not do"
-TURNED_TWICE = (
-    "turned upright as its codec says (display orientation), though its container states a turn as well"
-)
-DEINTERLACED = "interlaced without a mark; deinterlaced"
-CODED = "AVI does not tell when frames are shown; held ones are told by their order of coding, within a few frames"
-PARTLY_COMBED = "parts of its source are interlaced without a mark; left as they are"
 
 
 @dataclass(frozen=True)
@@ -332,22 +323,17 @@ def _scan(file: BinaryIO, config: SourceStageConfig, segments: Sequence[Segment]
             noted,
             smart,
             pts[0],
-            _remark(
+            describe_changes(
                 line,
-                comb is not None and not decoder.interlaced and comb.some(),
-                decoder.transparent,
-                "; ".join(
-                    filter(
-                        None,
-                        [
-                            _turned(stream) if decoder.turned else "",
-                            stored,
-                            kept_lead(header.container, float((pts[0] or 0) * time_base)),
-                            left_out(container, choice),
-                        ],
-                    )
+                combed=comb is not None and not decoder.interlaced and comb.some(),
+                transparent=decoder.transparent,
+                others=(
+                    describe_turn(stream) if decoder.turned else "",
+                    stored,
+                    kept_lead(header.container, float((pts[0] or 0) * time_base)),
+                    left_out(container, choice),
+                    decoded.uneven_sound(line),
                 ),
-                decoded.uneven_sound(line),
             ),
             begins_behind(file, header.container, decoder.last_packet),
             decoder.ended_by,
@@ -389,20 +375,3 @@ def check_order(file: BinaryIO) -> None:
         raise SourceError(
             "is several fragmented films joined, whose frames are not told apart; split the file"
         )
-
-
-def _turned(stream: VideoStream) -> str:
-    return TURNED_TWICE if side_data(stream).is_turned else TURNED
-
-
-def _remark(line: FrameTimes, combed: bool, transparent: bool, others: str, uneven: str) -> str:
-    """Return in words what is done to pictures without a mark that asks for it, or left undone, and what is kept."""
-    remarks = [TRANSPARENT] if transparent else []
-    remarks += [CODED] if line.coded else []
-    if line.unmarked is not None:
-        remarks.append(DEINTERLACED)
-    elif combed and line.pulldown is None:
-        remarks.append(PARTLY_COMBED)
-    remarks += [others] if others else []
-    remarks += [uneven] if uneven else []
-    return "; ".join(remarks)

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from reelweave.curate.frames.child_process import Isolated, Quarantined
 from reelweave.curate.source_pass.cut_source import STAGE, CutSource, failed_source, source_id
-from reelweave.curate.source_pass.split import SplitCut, SplitOutcome
+from reelweave.curate.source_pass.parts.split import SplitCut, SplitOutcome
 from reelweave.curate.source_pass.tasks import (
     ClipTask,
     ClosedSource,

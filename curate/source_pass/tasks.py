@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
 from reelweave.curate.ledger.records import ClipResult, Record, SourceSummary
-from reelweave.curate.source_pass.parts import Part
+from reelweave.curate.source_pass.part import Part
 from reelweave.curate.sources.inputs import SourceRef
 
 

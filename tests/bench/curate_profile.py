@@ -73,7 +73,10 @@ PARTS = {
         "reelweave.curate.source_pass.cut_source:embed_pictures",
         "reelweave.curate.source_pass.sampling:print_picture",
     ),
-    "hash": ("reelweave.curate.source_pass.cut_source:sha256_of", "reelweave.curate.cut.clip:CutClip.sha256"),
+    "hash": (
+        "reelweave.curate.source_pass.source_file:sha256_of",
+        "reelweave.curate.cut.clip:CutClip.sha256",
+    ),
     "ledger": (
         "reelweave.curate.ledger.blobs:LedgerBlobs.write_clip",
         "reelweave.curate.ledger.blobs:LedgerBlobs.write_arrays",

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from reelweave.curate.frames.container.avi_index import held_slots
-from reelweave.curate.source_pass.scan import CODED
+from reelweave.curate.source_pass.remarks import CODED
 from tests.cutting import curated, sound
 from tests.media import read_numbers, write_video
 

@@ -7,7 +7,7 @@ import av
 import numpy as np
 import pytest
 
-from reelweave.curate.source_pass.scan import TURNED_TWICE
+from reelweave.curate.source_pass.remarks import TURNED_TWICE
 from reelweave.loader.dataset.samples.frames.nal_units import prefix_bytes
 from tests.cutting import curated
 from tests.media import read_number, with_display_matrix, write_video

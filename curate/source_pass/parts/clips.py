@@ -29,8 +29,8 @@ from reelweave.curate.shots.spans import Span
 from reelweave.curate.shots.stitch import SampleEmbeddings
 from reelweave.curate.source_pass.lookahead import lookahead_of
 from reelweave.curate.source_pass.lookahead_encode import AheadClip, LookaheadEncoder, encode_ahead, shows
-from reelweave.curate.source_pass.part_store import SCAN, PartStore
-from reelweave.curate.source_pass.parts import Part
+from reelweave.curate.source_pass.part import Part
+from reelweave.curate.source_pass.parts.store import SCAN, PartStore
 from reelweave.curate.source_pass.sampling import ClipPictures
 from reelweave.curate.source_pass.scan import detector_for, stitch_for
 from reelweave.curate.sources.segments import Segment

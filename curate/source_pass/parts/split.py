@@ -28,14 +28,14 @@ from reelweave.curate.source_pass.cut_source import (
     CutSource,
     arrays_name,
     failed_source,
-    file_state,
     source_id,
 )
-from reelweave.curate.source_pass.join import JOIN, Joined, join
-from reelweave.curate.source_pass.part_clips import PartClips, keep_clips
-from reelweave.curate.source_pass.part_scan import scan_part
-from reelweave.curate.source_pass.part_store import PARTS, Arrays, PartStore, StepNote
-from reelweave.curate.source_pass.parts import Part, may_be_long, source_parts
+from reelweave.curate.source_pass.part import Part, may_be_long, source_parts
+from reelweave.curate.source_pass.parts.clips import PartClips, keep_clips
+from reelweave.curate.source_pass.parts.join import JOIN, Joined, join
+from reelweave.curate.source_pass.parts.scan import scan_part
+from reelweave.curate.source_pass.parts.store import PARTS, Arrays, PartStore, StepNote
+from reelweave.curate.source_pass.source_file import file_state
 from reelweave.curate.source_pass.tasks import PartStep, PartTask
 from reelweave.curate.sources.inputs import SourceRef
 from reelweave.curate.sources.segments import overlap

@@ -30,10 +30,10 @@ from reelweave.curate.ledger.records import Record
 from reelweave.curate.shots.listed import listed_spans
 from reelweave.curate.shots.spans import Span, further_span, spans
 from reelweave.curate.shots.stitch import SampleEmbeddings
-from reelweave.curate.source_pass.cut_source import check_wanted, sha256_of, tags_of
-from reelweave.curate.source_pass.part_scan import CHANGES, PartSignals
-from reelweave.curate.source_pass.part_store import SCAN, Arrays, PartStore
-from reelweave.curate.source_pass.parts import Part
+from reelweave.curate.source_pass.cut_source import check_wanted, tags_of
+from reelweave.curate.source_pass.part import Part
+from reelweave.curate.source_pass.parts.scan import CHANGES, PartSignals
+from reelweave.curate.source_pass.parts.store import SCAN, Arrays, PartStore
 from reelweave.curate.source_pass.sampling import FrameStats
 from reelweave.curate.source_pass.scan import (
     Decoded,
@@ -43,6 +43,7 @@ from reelweave.curate.source_pass.scan import (
     shots,
     stitch_for,
 )
+from reelweave.curate.source_pass.source_file import sha256_of
 from reelweave.curate.sources.segments import Segment
 
 JOIN = "join"
