@@ -17,6 +17,7 @@ from reelweave.pipelines.terminal.completion import SHELLS, completion
 from reelweave.pipelines.terminal.encoding import check_encoding
 from reelweave.pipelines.terminal.extras import missing
 from reelweave.pipelines.terminal.noise import hide_secrets, set_verbosity, silence_noise
+from reelweave.pipelines.terminal.stop_signal import EXIT_TERMINATED, raise_at_sigterm
 
 GROUPS = {
     "Begin": {
@@ -64,10 +65,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Returns:
         0 on success, 1 on failure, 2 on a wrong call or configuration, 75 where the same command goes on later, 130
-        after Ctrl-C.
+        after Ctrl-C, 143 after SIGTERM.
     """
+    words = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        return _run(arguments)
+        with raise_at_sigterm() as stop:
+            try:
+                return _run(words)
+            except KeyboardInterrupt:
+                cause, status = (
+                    ("stopped by SIGTERM", EXIT_TERMINATED) if stop.heard else ("interrupted", 130)
+                )
+                goes_on = _RESUMABLE.intersection(words[:1])
+                remedy = (
+                    "the same command goes on where it stopped" if goes_on else "run the same command again"
+                )
+                return _fail(f"{cause}; {remedy}", status)
     except BrokenPipeError:  # the reader of our output (head, less) has seen enough
         return 0
     finally:
@@ -88,14 +101,13 @@ def _flush() -> None:
             raise SystemExit(_fail(f"standard output cannot be written: {error.strerror}", status)) from error
 
 
-def _run(arguments: Sequence[str] | None) -> int:
+def _run(words: Sequence[str]) -> int:
     # PyTorch's threads look at this when it is imported. By default they spin while they wait, and beside one busy
     # process 20 steps on two processors had not ended after 100 s, instead of 28.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     silence_noise()
     hide_secrets()
     sys.excepthook = _show_bug
-    words = sys.argv[1:] if arguments is None else list(arguments)
     verbose = False
     try:
         check_encoding(words)
@@ -135,12 +147,6 @@ def _run(arguments: Sequence[str] | None) -> int:
         # Files without a name, and Arrow's, do not say where they are.
         where = error.filename or f"standard output or the temporary folder {tempfile.gettempdir()} (TMPDIR)"
         return _fail(f"no room to write {where}: {error.strerror}", os.EX_TEMPFAIL, verbose)
-    except KeyboardInterrupt:
-        goes_on = _RESUMABLE.intersection(words[:1])
-        return _fail(
-            f"interrupted; {'the same command goes on where it stopped' if goes_on else 'run the same command again'}",
-            130,
-        )
 
 
 def parse_words(words: Sequence[str]) -> argparse.Namespace:

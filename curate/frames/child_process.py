@@ -178,7 +178,8 @@ class _Child(Generic[Task, Result]):
 
 def _serve(handle: int, parent: int) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to stop
+    for stops in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(stops, signal.SIG_IGN)  # the parent decides when to stop
     if os.getppid() != parent:  # it died before the signal could be asked for
         return
     with Connection(handle) as pipe:

@@ -1,9 +1,11 @@
 """The Ray that a run works on: the cluster of RAY_ADDRESS, or one that is started on this machine."""
 
 import os
+import signal
 import socket
 import sys
 import tempfile
+import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -64,7 +66,7 @@ def start_ray() -> Any:
         keep_token(Path(os.path.expanduser("~/.ray")))  # noqa: PTH111 - expanduser of Path raises without a home
     try:
         _check_listens(address or "")
-        with _held_back():
+        with _keeping_sigterm(), _held_back():
             for attempts_left in reversed(range(1 if address else _STARTS)):
                 try:
                     ray.init(log_to_driver=False, logging_level="ERROR", job_config=_job(ray), **alone)
@@ -125,6 +127,26 @@ def _check_listens(address: str) -> None:
     parts = urlsplit(address if "://" in address else f"//{address}")
     if parts.hostname and parts.port:
         socket.create_connection((parts.hostname, parts.port), _CONNECT_S).close()
+
+
+@contextmanager
+def _keeping_sigterm() -> Iterator[None]:
+    """Let SIGTERM do what it does now: `ray.init` sets a handler that writes a stack and aborts this process."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    # None stands for a handler that is not of Python.
+    before = signal.getsignal(signal.SIGTERM) or signal.SIG_DFL
+    heard = False
+    try:
+        yield
+    except SystemExit as error:  # as the first of Ray's handlers ends the process
+        heard = error.code == signal.SIGTERM
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        if heard:
+            signal.raise_signal(signal.SIGTERM)
 
 
 @contextmanager

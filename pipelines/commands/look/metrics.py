@@ -5,7 +5,6 @@ a dashboard and alerts: docs/metrics.md.
 """
 
 import argparse
-import signal
 import sys
 import threading
 from importlib.util import find_spec
@@ -73,8 +72,6 @@ def run(options: argparse.Namespace) -> int:
     else:
         stdout().print(f"metrics: {url} (Ctrl-C ends it)", markup=False, soft_wrap=True)
     sys.stdout.flush()
-    # SIGTERM stops a container, whose first process ignores it without a handler.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         threading.Event().wait()
     except KeyboardInterrupt:

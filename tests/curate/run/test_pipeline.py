@@ -269,6 +269,33 @@ def test_a_killed_worker_costs_nothing(ray_local: str, tmp_path: Path) -> None:
     assert sorted(result.task["name"] for result in results) == ["a", "b", "c"]
 
 
+STOPPED = """
+import os, signal, sys, time
+from reelweave.curate.run.runners.pipeline import Stage, run_on_ray
+from reelweave.pipelines.terminal.stop_signal import raise_at_sigterm
+driver = os.getpid()
+
+def stop(rows):
+    os.kill(driver, signal.SIGTERM)
+    time.sleep(3600)
+
+with raise_at_sigterm() as signalled:
+    try:
+        list(run_on_ray([{"n": 1}], [Stage("stop", stop)]))
+    except KeyboardInterrupt:
+        print("stopped", signalled.heard, flush=True)
+"""
+
+
+def test_on_ray_sigterm_stops_a_run_as_ctrl_c_does(ray_local: str) -> None:
+    """Ray's own handler writes a stack and aborts."""
+    env = {**os.environ, "RAY_ADDRESS": ray_local}
+    done = subprocess.run(
+        [sys.executable, "-c", STOPPED], env=env, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "stopped True\n", "")
+
+
 UNSTARTED = """
 import json, os, sys
 from reelweave.curate.run.runners.pipeline import Stage, run_on_ray

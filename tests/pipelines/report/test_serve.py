@@ -240,7 +240,10 @@ def test_clips_are_read_from_a_bucket(curated: Path) -> None:
         assert {item.path for item in storage.list("")} == before  # nothing is written
 
 
-def test_the_command_says_where_it_serves_and_ends_by_ctrl_c_in_words(curated: Path) -> None:
+@pytest.mark.parametrize("stops", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=thorough)])
+def test_the_command_says_where_it_serves_and_ends_by_ctrl_c_in_words(
+    curated: Path, stops: signal.Signals
+) -> None:
     words = [sys.executable, "-m", "reelweave.pipelines.cli", "report", str(curated), "--serve", "--json"]
     # Where the tests run in the background of a shell, they and their children would ignore Ctrl-C.
     listens = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
@@ -254,7 +257,7 @@ def test_the_command_says_where_it_serves_and_ends_by_ctrl_c_in_words(curated: P
             assert url.startswith("http://127.0.0.1:")
             with urlopen(f"{url}gallery.html") as answer:
                 assert answer.status == 200
-            started.send_signal(signal.SIGINT)
+            started.send_signal(stops)
             _, errors = started.communicate(timeout=240)
         finally:
             started.kill()
