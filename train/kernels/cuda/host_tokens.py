@@ -326,6 +326,7 @@ class _Shape:
         self.x, self.scale = x, scale
         self.family: Family = "layer_norm_modulate" if branch is None else "gate_residual_norm_modulate"
         self.gated, self.affine = branch is not None, weight is not None or bias is not None
+        # Rows are tokens; groups of them share one scale, shift and gate.
         self.types = NAMES[x.dtype], NAMES[scale.dtype]
         self.dim = x.shape[-1]
         self.rows, count = x.numel() // self.dim, scale.numel() // self.dim
@@ -346,6 +347,7 @@ class _Shape:
             "x_stride": self.strides[0],
             "branch_stride": self.strides[1],
         }
+        # By strides alone; addresses are looked at in each call.
         self.aligned = all(
             tensor is None or launch.is_aligned(0, stride, tensor.element_size())
             for index, (tensor, stride) in enumerate(zip(tensors, self.strides, strict=True))

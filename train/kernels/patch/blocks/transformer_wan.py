@@ -76,6 +76,7 @@ class WanAttention(theirs.WanAttention):  # type: ignore[misc]
             across_heads=True,
             interleaved=True,
         )
+        # Cross-attention without a mask takes our choice of kernel; the rest goes where diffusers was set to send it.
         if (
             encoder_hidden_states is not None
             and attention_mask is None
