@@ -14,7 +14,7 @@ from reelweave.train.sampling.trained.load import load_trained
 from tests.pipelines.sampling.sample_ranks import command
 from tests.thorough import but, thorough
 from tests.train.loop.validation_runs import validation_config
-from tests.train.loop.wan_validation import run, sample, sampled
+from tests.train.loop.wan_validation import run, sample
 from tests.train.models.wan_pipelines import publish, transformer
 from tests.train.ranks import Ranks
 
@@ -46,10 +46,15 @@ def videos(folder):
     return [path.read_bytes() for path in sorted((folder / "validation" / "step-000001").glob("*.mp4"))]
 
 
-def videos_of(alike, out, checkpoint, pictures, rows):
+def run_alone(alike, out, *arguments):
+    ended = alike.run(run, 1, str(out), *arguments)
+    assert ended.codes == [0], ended.errors
+
+
+def videos_of(alike, out, checkpoint, pictures, rows, other=None):
     """Videos of a run as `reelweave sample` makes them, in a process that rounds as the run's did."""
     out.mkdir()
-    ended = alike.run(sample, 1, str(out), str(checkpoint), str(pictures), rows)
+    ended = alike.run(sample, 1, str(out), str(checkpoint), str(pictures), rows, other and str(other))
     assert ended.codes == [0], ended.errors
     return [path.read_bytes() for path in sorted(out.glob("*.raw"))]
 
@@ -65,8 +70,7 @@ def test_videos_are_those_of_the_checkpoint_on_one_rank_and_in_shards(alike, tmp
     published, rows = publish(tmp_path / "wan", form), FORMS[form]
     common = (str(published), form, str(pictures))
     for name, prompts in (("with", rows), ("without", [])):
-        ended = alike.run(run, 1, str(tmp_path / name), *common, prompts, {}, {})
-        assert ended.codes == [0], ended.errors
+        run_alone(alike, tmp_path / name, *common, prompts, {}, {})
     assert losses(tmp_path / "with") == losses(tmp_path / "without")
     trained = with_experts(load_trained(str(tmp_path / "with"), CPU), CPU)
     assert (trained.experts is None) == (form == "2.2 TI2V 5B")
@@ -119,24 +123,23 @@ def test_the_command_samples_both_experts_in_shards(alike, tmp_path, pictures):
 
 
 @thorough
-def test_the_other_expert_may_be_one_that_was_trained(tmp_path, pictures):
+def test_the_other_expert_may_be_one_that_was_trained(alike, tmp_path, pictures):
     form, rows = "2.2 A14B T2V", FORMS["2.2 A14B T2V"]
     published = publish(tmp_path / "wan", form)
     common = (str(published), form, str(pictures))
     low = tmp_path / "low"
-    run(str(low), *common, [], {}, {"subfolder": "transformer_2"})
+    run_alone(alike, low, *common, [], {}, {"subfolder": "transformer_2"})
     export(load_trained(str(low), CPU), low / "lora")
     for name, more in (
         ("plain", {}),
         ("lora", {"lora_2": str(low / "lora")}),
         ("run", {"checkpoint_2": str(low)}),
     ):
-        run(str(tmp_path / name), *common, rows, {}, dict(more))
-    high = load_trained(str(tmp_path / "run"), CPU)
-    expected = sampled(with_experts(high, CPU, checkpoint=str(low)), str(pictures), rows)
+        run_alone(alike, tmp_path / name, *common, rows, {}, more)
+    expected = videos_of(alike, tmp_path / "both", tmp_path / "run", pictures, rows, low)
     assert videos(tmp_path / "run") == videos(tmp_path / "lora") == expected
     assert videos(tmp_path / "plain") != expected
-    export(high, tmp_path / "own")
+    export(load_trained(str(tmp_path / "run"), CPU), tmp_path / "own")
     with pytest.raises(UsageError, match=r"trained on transformer, and are given for transformer_2"):
         run(str(tmp_path / "wrong"), *common, rows, {}, {"lora_2": str(tmp_path / "own")})
     with pytest.raises(UsageError, match=r"take a run of .*, transformer_2"):

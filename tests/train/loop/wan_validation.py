@@ -51,10 +51,12 @@ def sampled(trained: Trained, pictures: str, rows: list[dict[str, str]]) -> list
     return made
 
 
-def sample(out: str, checkpoint: str, pictures: str, rows: list[dict[str, str]]) -> None:
-    """Videos of a run as `reelweave sample` makes them, in files."""
+def sample(
+    out: str, checkpoint: str, pictures: str, rows: list[dict[str, str]], other: str | None = None
+) -> None:
+    """Videos of a run as `reelweave sample` makes them, in files; the other expert may be one that was trained."""
     torch.set_num_threads(1)
-    trained = with_experts(load_trained(checkpoint, CPU), CPU)
+    trained = with_experts(load_trained(checkpoint, CPU), CPU, checkpoint=other)
     for number, video in enumerate(sampled(trained, pictures, rows)):
         (Path(out) / f"{number}.raw").write_bytes(video)
 
