@@ -85,18 +85,23 @@ class LeaseHolder:
     @property
     def is_gone(self) -> bool:
         """True if the process has certainly ended: it ran on this machine and boot, and is gone."""
+        return self.runs is False
+
+    @property
+    def runs(self) -> bool | None:
+        """Whether the process runs; None where this machine cannot tell, as of processes of others."""
         holder_host, _, _ = self.process.rpartition(" ")
         this_host, _, _ = _identity(os.getpid()).rpartition(" ")
         if not holder_host or holder_host != this_host:
-            return False
+            return None
         try:
             os.kill(self.pid, 0)
         except (ProcessLookupError, OverflowError):
-            return True
+            return False
         except PermissionError:
             pass  # this process or a later one with its number lives under another user
         now = _identity(self.pid)
-        return now != "" and now != self.process
+        return now == self.process if now else None
 
     def __str__(self) -> str:
         return f"{self.user} on {self.host} (process {self.pid}, {self.command}, since {self.since})"

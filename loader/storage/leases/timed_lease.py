@@ -17,7 +17,8 @@ from reelweave.loader.storage.names import LEASE
 
 _BEATS = 4  # renewals per duration of the lease
 _LOOKS = 60
-_LONGEST_S = 3600.0  # maximum duration to wait for, since the lease may be damaged
+LONGEST_S = 3600.0
+"""Longest lease in seconds that anybody waits for, since it may be damaged."""
 _NEVER = "reelweave-no-such-version"
 
 _log = logging.getLogger(__name__)
@@ -97,7 +98,7 @@ class TimedLease:
             return False
         other, version = current
         if other is None or not other.is_gone:
-            lasts_s = max(self.lasts_s, min(other.lasts_s, _LONGEST_S) if other else 0)
+            lasts_s = max(self.lasts_s, min(other.lasts_s, LONGEST_S) if other else 0)
             _log.warning("%s", _waiting(self.storage.root, other, lasts_s))
             deadline = self.clock() + lasts_s
             while self.clock() < deadline:

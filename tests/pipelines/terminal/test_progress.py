@@ -2,8 +2,10 @@
 
 import io
 import json
+import signal
 import threading
 import time
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,10 +14,12 @@ from rich.console import Console
 
 from reelweave.curate.ledger.ledger import Ledger
 from reelweave.curate.run.runners.progress import Progress, finish_status, write_status
-from reelweave.loader.storage import StorageConfig, open_storage
+from reelweave.loader.storage import Storage, StorageConfig, hold_lease, open_storage
 from reelweave.pipelines.cli import main
 from reelweave.pipelines.terminal.console import progress_bars
 from reelweave.pipelines.terminal.curation_progress import curation_progress, describe_progress, duration
+from tests.media import write_video
+from tests.warm import Warm
 
 START = Progress("cut", done=0, total=4, done_weight=0.0, total_weight=100.0)
 HALF = replace(
@@ -97,11 +101,16 @@ def test_the_status_of_a_run_is_read_from_its_folder(
 ) -> None:
     storage = open_storage(str(tmp_path), StorageConfig())
     write_status(Ledger(storage), HALF)
+    with hold_lease(storage, "reelweave curate"):
+        check_status(storage, tmp_path, capsys)
+
+
+def check_status(storage: Storage, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["status", str(tmp_path)]) == 0
     assert capsys.readouterr().out.splitlines() == [describe_progress(HALF), "so far: 5 kept"]
     assert main(["status", str(tmp_path), "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
-    assert (said["finished"], said["status"]["done"]) == (False, 2)
+    assert (said["finished"], said["written"], said["status"]["done"]) == (False, True, 2)
     assert 0 <= said["age_s"] < 60
     old = json.loads(storage.read(".ledger/status.json"))
     storage.write(".ledger/status.json", json.dumps({**old, "at": "2020-01-01T00:00:00+0000"}).encode())
@@ -109,16 +118,45 @@ def test_the_status_of_a_run_is_read_from_its_folder(
     assert "nothing was written for" in capsys.readouterr().out
 
 
+def test_the_status_of_a_run_that_was_stopped_says_so_and_is_watched_no_longer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_status(Ledger(open_storage(str(tmp_path), StorageConfig())), HALF)
+    for words, status in ((["status", str(tmp_path)], 0), (["status", str(tmp_path), "--watch"], 1)):
+        assert main(words) == status
+        *shown, said = capsys.readouterr().out.splitlines()
+        assert shown == [describe_progress(HALF), "so far: 5 kept"]
+        assert said.startswith("no process writes here: the run was stopped, its last record is of ")
+        assert said.endswith("the same command goes on where it stopped")
+    assert main(["status", str(tmp_path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["written"] is False
+
+
+def test_the_status_of_a_killed_run_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], warm: Warm
+) -> None:
+    """Its lease stays behind."""
+    write_video(tmp_path / "raw/a.mp4", (8,))
+    out = tmp_path / "ds"
+    words = ["curate", str(tmp_path / "raw"), "--out", str(out), "--set=run.runner=sequential"]
+    assert warm.start(*words, killed_behind="status.json").ended()[0] == -signal.SIGKILL
+    assert (out / ".reelweave-lease").exists()
+    assert main(["status", str(out), "--watch"]) == 1
+    assert "no process writes here" in capsys.readouterr().out
+
+
 def test_watching_ends_with_the_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     storage = open_storage(str(tmp_path), StorageConfig())
     write_status(Ledger(storage), HALF)
+    lease = ExitStack()
+    lease.enter_context(hold_lease(storage, "reelweave curate"))
     steps = [
         lambda: None,
         lambda: write_status(Ledger(storage), END),
         lambda: storage.write("manifest.json", b"{}"),
-        lambda: finish_status(Ledger(storage)),
+        lambda: (finish_status(Ledger(storage)), lease.close()),
     ]
     own, sleep = threading.get_ident(), time.sleep
 
