@@ -22,7 +22,7 @@ from reelweave.curate.models.text_embed import TextEmbedConfig
 from reelweave.curate.shots import ShotConfig
 from reelweave.curate.shots.spans import SpanConfig
 from reelweave.curate.shots.stitch import StitchConfig
-from reelweave.loader.settings import Settings
+from reelweave.loader.settings import SET, Except, Settings
 from reelweave.loader.storage import StorageConfig
 
 
@@ -53,6 +53,21 @@ class ShardConfig(Settings):
 
 class RunConfig(Settings):
     """Execution: runner, workers and their resources. No key of this section changes the bytes of the dataset."""
+
+    READ_WITH: ClassVar = {"attempts": ("isolate", (True,))} | dict.fromkeys(
+        (
+            "worker_memory_mb",
+            "model_cpus",
+            "shots_gpus",
+            "embed_gpus",
+            "caption_gpus",
+            "text_embed_gpus",
+            "wait_for_cpus",
+            "wait_for_gpus",
+            "wait_s",
+        ),
+        ("runner", ("ray",)),
+    )
 
     runner: Literal["ray", "sequential"] = Field(
         "ray",
@@ -134,6 +149,16 @@ class SourceStageConfig(BaseModel, frozen=True, extra="forbid"):
 
 class CurateConfig(SourceStageConfig, frozen=True, extra="forbid"):
     """One model per stage, in pipeline order."""
+
+    READ_WITH: ClassVar = {
+        "stitch.enabled": ("shots.detector", Except("fixed")),
+        "dedup.semantic.enabled": ("embed.backend", Except("none")),
+        "run.shots_gpus": ("shots.device", Except("cpu")),
+        "run.embed_gpus": ("embed.backend", ("open_clip",)),
+        "run.caption_gpus": ("captions.model", SET),
+        "run.text_embed_gpus": ("text_embed.model", SET),
+        "run.caption_while_cutting": ("captions.model", SET),
+    }
 
     stages: Annotated[
         dict[str, SerializeAsAny[StageConfig]],

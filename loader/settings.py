@@ -24,6 +24,10 @@ class Except(NamedTuple):
         return f"other than {self.value}"
 
 
+SET = Except(None)
+"""Every value of a key that is empty by default."""
+
+
 class Settings(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     """Frozen section of a configuration: no unknown keys, finite numbers; ``help()`` of it describes every key.
 
@@ -86,19 +90,26 @@ def unread_keys(section: BaseModel, name: str = "") -> Iterator[str]:
         name: dotted name of the section.
     """
     prefix = f"{name}." if name else ""
-    for key, (choice, values) in (section.READ_WITH if isinstance(section, Settings) else {}).items():
+    for key, (choice, values) in getattr(section, "READ_WITH", {}).items():
         *path, last = key.split(".")
         owner = _get(section, path)
         chosen = _get(section, choice.split("."))
         if owner is None or chosen in values:
             continue
-        owners = str(values) if isinstance(values, Except) else " or ".join(map(str, values))
         default = _plain(type(owner).model_fields[last].default)
         for leaf, _, value in differences(default, _plain(getattr(owner, last)), f"{prefix}{key}"):
-            yield f"{leaf}={value} is not read: it is for {choice} {owners}, and {choice} is {chosen}"
+            yield f"{leaf}={value} is not read: it is for {choice}{_describe_choice(choice, values, chosen)}"
     for key in type(section).model_fields:
         if isinstance(part := getattr(section, key), BaseModel):
             yield from unread_keys(part, f"{prefix}{key}")
+
+
+def _describe_choice(choice: str, values: tuple[object, ...] | Except, chosen: object) -> str:
+    """Return in words the values of a key with which another is read, and its value now."""
+    if values == SET:
+        return ", which is not set"
+    owners = str(values) if isinstance(values, Except) else " or ".join(map(str, values))
+    return f" {owners}, and {choice} is {chosen}"
 
 
 def differences(saved: Any, current: Any, key: str = "") -> Iterator[tuple[str, Any, Any]]:

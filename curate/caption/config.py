@@ -5,7 +5,7 @@ from typing import ClassVar, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from reelweave.curate.models.device import Device
-from reelweave.loader.settings import Settings
+from reelweave.loader.settings import SET, Settings
 from reelweave.loader.storage.config import check_endpoint
 
 Backend = Literal["transformers", "vllm", "endpoint"]
@@ -17,6 +17,36 @@ class CaptionConfig(Settings, hide_input_in_errors=True):
     REVISION: ClassVar[int] = 1
     SPEED_ONLY: ClassVar = frozenset(
         {"device", "threads", "batch_clips", "vllm_gpu_share", "endpoint_url", "endpoint_timeout_s"}
+    )
+    READ_WITH: ClassVar = {
+        "endpoint_url": ("backend", ("endpoint",)),
+        "endpoint_timeout_s": ("backend", ("endpoint",)),
+        "vllm_gpu_share": ("backend", ("vllm",)),
+        "vllm_max_tokens": ("backend", ("vllm",)),
+        "rewrite_prompt": ("rewrite_model", SET),
+        "min_words": ("checks", (True,)),
+    } | dict.fromkeys(
+        (
+            "overwrite_written",
+            "backend",
+            "window_frames",
+            "min_window_frames",
+            "fps",
+            "short_side_px",
+            "prompt",
+            "max_new_tokens",
+            "temperature",
+            "seed",
+            "checks",
+            "max_attempts",
+            "retry_temperature",
+            "rewrite_model",
+            "device",
+            "dtype",
+            "batch_clips",
+            "threads",
+        ),
+        ("model", SET),
     )
 
     sidecars: bool = Field(True, description="read captions from NAME.txt and NAME.json beside NAME.mp4")

@@ -4,7 +4,7 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from reelweave.loader.settings import Settings
+from reelweave.loader.settings import Except, Settings
 
 
 class CutConfig(Settings):
@@ -12,6 +12,14 @@ class CutConfig(Settings):
 
     SPEED_ONLY: ClassVar = frozenset({"ahead_mb"})
     ADDED: ClassVar = frozenset({"max_copied_mbps"})
+    READ_WITH: ClassVar = {
+        "trim_s": ("mode", ("copy", "auto")),
+        "max_copied_mbps": ("mode", ("smart",)),
+        "audio_bitrate_kbps": ("audio", ("keep",)),
+        "max_sound_rate": ("audio", ("keep",)),
+    } | dict.fromkeys(
+        ("encoder", "crf", "preset", "keyframe_every", "threads", "ahead_mb"), ("mode", Except("copy"))
+    )
 
     mode: Literal["encode", "copy", "auto", "smart"] = Field(
         "encode",

@@ -193,6 +193,10 @@ class ExactConfig(Settings):
 class PerceptualConfig(Settings):
     """Perceptual duplicates: the same footage in another encoding, scale, slight crop or colour."""
 
+    READ_WITH: ClassVar = dict.fromkeys(
+        ("candidate_similarity", "min_agreement", "min_overlap"), ("enabled", (True,))
+    )
+
     enabled: bool = Field(
         True, description="drop re-encodes, slight crops and recolourings of the same footage"
     )
@@ -219,6 +223,10 @@ class PerceptualConfig(Settings):
 
 class SemanticConfig(Settings):
     """Semantic duplicates: clips close to one another in the embedding of a model."""
+
+    READ_WITH: ClassVar = dict.fromkeys(
+        ("min_similarity", "cluster_size", "iterations"), ("enabled", (True,))
+    )
 
     enabled: bool = Field(False, description="drop clips close to another clip in the model's embedding")
     min_similarity: float = Field(0.97, ge=-1, le=1, description="minimum cosine similarity of duplicates")

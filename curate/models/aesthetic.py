@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from reelweave.loader.errors import UsageError, first_line
-from reelweave.loader.settings import Settings
+from reelweave.loader.settings import SET, Settings
 from reelweave.loader.storage.checksums import file_sha256
 
 _MAX_BYTES = 256 * 2**20
@@ -28,6 +28,7 @@ class AestheticConfig(Settings):
     """Score ``aesthetic``, about 1 to 10; needs embed.backend=open_clip with the CLIP model of the head."""
 
     REVISION: ClassVar[int] = 0
+    READ_WITH: ClassVar = {"reduce": ("weights", SET)}
 
     weights: str | None = Field(
         None, description="weights of the aesthetic head, .safetensors or .pth; empty: no aesthetic score"

@@ -27,6 +27,10 @@ class EmbedConfig(Settings):
 
     REVISION: ClassVar[int] = 0
     SPEED_ONLY: ClassVar = frozenset({"device", "threads", "batch_clips"})
+    READ_WITH: ClassVar = dict.fromkeys(
+        ("model", "pretrained", "frames", "batch_clips", "dtype", "device", "threads"),
+        ("backend", ("open_clip",)),
+    )
 
     backend: str = Field(
         "perceptual",

@@ -12,7 +12,7 @@ from reelweave.curate.models.device import Device, inference, pick_device, weigh
 from reelweave.curate.models.hf_model import NamedModel
 from reelweave.loader.errors import RunError, UsageError
 from reelweave.loader.pretrained import load_pretrained
-from reelweave.loader.settings import Settings
+from reelweave.loader.settings import SET, Settings
 
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
 _LENGTH_STEP = 64
@@ -26,6 +26,7 @@ class TextEmbedConfig(Settings):
 
     REVISION: ClassVar[int] = 0
     SPEED_ONLY: ClassVar = frozenset({"device", "threads", "batch"})
+    READ_WITH: ClassVar = dict.fromkeys(("max_tokens", "dtype", "batch", "device", "threads"), ("model", SET))
 
     model: str | None = Field(
         None,

@@ -20,6 +20,13 @@ class ShotConfig(Settings):
     """Splitting of sources into shots; docs/benchmarks/shots.md compares the detectors."""
 
     SPEED_ONLY: ClassVar = frozenset({"device"})
+    READ_WITH: ClassVar = {
+        "device": ("detector", _NETWORKS),
+        "colour": ("detector", ("colour", "hybrid")),
+        "hybrid": ("detector", ("hybrid",)),
+        "transnetv2": ("detector", ("transnetv2",)),
+        "fixed": ("detector", ("fixed",)),
+    }
 
     detector: Literal["colour", "hybrid", "transnetv2", "fixed"] = Field(
         "colour",

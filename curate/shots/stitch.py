@@ -7,6 +7,7 @@ while the source is scanned, so no extra decoding is needed.
 import bisect
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +30,10 @@ Floats = NDArray[np.float32]
 
 class StitchConfig(Settings):
     """Merging of over-split shots. docs/benchmarks/stitch.md has the measurements behind the defaults."""
+
+    READ_WITH: ClassVar = dict.fromkeys(
+        ("samples_per_s", "min_similarity", "motion_weight", "min_inner_similarity"), ("enabled", (True,))
+    )
 
     enabled: bool = Field(
         False,

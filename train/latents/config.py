@@ -11,7 +11,7 @@ from pydantic import (
     model_validator,
 )
 
-from reelweave.loader.settings import Settings
+from reelweave.loader.settings import SET, Settings
 
 BucketName = Annotated[str, StringConstraints(pattern=r"^\d+x\d+x\d+$")]
 
@@ -20,6 +20,9 @@ class LatentsConfig(Settings):
     """Stored latents: contents, prices and workers. Prices are in any one currency."""
 
     SPEED_ONLY: ClassVar = frozenset({"runner", "workers", "measurements"})
+    READ_WITH: ClassVar = dict.fromkeys(
+        ("gib_month_price", "gib_read_price", "months"), ("device_hour_price", SET)
+    )
 
     dtype: Literal["float16", "float32"] = Field(
         "float16",

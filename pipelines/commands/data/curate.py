@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from reelweave.loader.dataset import Dataset, StageTotal, stage_totals
 from reelweave.loader.dataset.tables.accounting import TOTALLED
 from reelweave.loader.errors import RunError
+from reelweave.loader.settings import unread_keys
 from reelweave.loader.storage import open_storage
 from reelweave.loader.text import pluralize
 from reelweave.pipelines.configuration.config import resolve
@@ -81,13 +82,17 @@ def run(options: argparse.Namespace) -> int:
     from reelweave.pipelines.report.buckets import kept_config
 
     config = resolve(CurateConfig, options.config, options.set)
-    if options.forecast:
-        return _forecast_change(options, config) if _changes(options) else _forecast(options, config)
     sentences: list[str] = []
 
     def say(sentence: str) -> None:
         sentences.append(sentence)
         stderr().print(f"note: {sentence}", markup=False, soft_wrap=True)
+
+    unread = list(unread_keys(config))
+    for line in unread:
+        say(line)
+    if options.forecast:
+        return _forecast_change(options, config) if _changes(options) else _forecast(options, config)
 
     with curation_progress(options.log_format, options.out) as progress:
         outcome = curate(
@@ -106,7 +111,7 @@ def run(options: argparse.Namespace) -> int:
             continue
         stderr().print(f"note: {note}", markup=False, soft_wrap=True)
     dataset = Dataset(open_storage(options.out, config.storage))
-    notes, report = list(outcome.notes), dataset.storage.uri(REPORT)
+    notes, report = [*unread, *outcome.notes], dataset.storage.uri(REPORT)
     is_written = True
     if not outcome.already_there or dataset.storage.stat(REPORT) is None:
         try:

@@ -9,6 +9,7 @@ import json
 from typing import TYPE_CHECKING
 
 from reelweave.loader.dataset.latents import Latents
+from reelweave.loader.settings import unread_keys
 from reelweave.pipelines.commands.data.curate import print_accounting, summary
 from reelweave.pipelines.configuration.kept import kept_yaml, repeated_with
 from reelweave.pipelines.terminal.arguments import add_config, add_log_format
@@ -43,6 +44,8 @@ def run(options: argparse.Namespace) -> int:
 
     overrides = [f"dataset={json.dumps(options.dataset)}", f"out={json.dumps(options.out)}"]
     config = resolve_run(options.config, [*overrides, *options.set])
+    for line in unread_keys(config.latents, "latents"):
+        stderr().print(f"note: {line}", markup=False, soft_wrap=True)
     if not is_blend_file(options.dataset):  # which is refused below
         for sentence in other_rates(config, open_dataset(options.dataset, config.storage).plan_index):
             stderr().print(sentence, markup=False, soft_wrap=True)
