@@ -22,6 +22,7 @@ from reelweave.curate.shots.spans import Span
 from reelweave.curate.source_pass.cut_source import CutSource
 from reelweave.curate.source_pass.scan import scan
 from reelweave.curate.sources.inputs import list_sources
+from reelweave.loader.dataset.samples.copied_frames import NAMES
 from reelweave.loader.storage import StorageConfig, open_storage
 
 
@@ -132,6 +133,11 @@ def curated(path: Path, out: Path, **sections: dict[str, Any]) -> list[tuple[Rec
     (source,) = list_sources([str(path)], StorageConfig())
     records = work(source).records
     return [(record, ledger.blobs.read_clip(record.clip_id) if record.sha256 else b"") for record in records]
+
+
+def measured_scores(record: Record) -> dict[str, float]:
+    """Scores of a clip without those that tell how it was cut."""
+    return {name: value for name, value in record.scores.items() if name not in NAMES}
 
 
 def assert_damaged_films_have_the_spans_of_encode(whole: Path, **cut: Any) -> None:

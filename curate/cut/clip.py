@@ -12,6 +12,7 @@ from av.video.frame import VideoFrame
 from reelweave.curate.filters.sample import Floats
 from reelweave.curate.frames.picture import Geometry
 from reelweave.curate.shots.spans import Span
+from reelweave.loader.dataset.samples.copied_frames import CopiedFrames
 
 CodecMode = Literal["encode", "copy", "smart"]
 
@@ -32,6 +33,7 @@ class CutClip:
         audio_fault: Reason why the source's sound is not in the clip, or None.
         audio_remark: Words on what is lost of the sound that is kept, or why no sound is there; "" for nothing.
         remark: Words on the treatment of the pictures by ``cut.mode=smart``, or "".
+        copied_frames: Which frames are copies; None with ``cut.mode=encode``, where none is.
         audio_dbfs: Loudness of the sound track, as `reelweave.curate.filters.sound.loudness_dbfs`; empty without one.
     """
 
@@ -45,12 +47,18 @@ class CutClip:
     audio_fault: str | None = None
     audio_remark: str = ""
     remark: str = ""
+    copied_frames: CopiedFrames | None = None
     audio_dbfs: Floats = field(default_factory=lambda: np.zeros(0, np.float32), compare=False)
 
     @property
     def sha256(self) -> str:
         """Hex digest of the file's bytes."""
         return hashlib.sha256(self.data).hexdigest()
+
+    @property
+    def cut_scores(self) -> dict[str, float]:
+        """What cutting tells of the clip, as scores."""
+        return {} if self.copied_frames is None else self.copied_frames.scores()
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,7 @@ from reelweave.curate.frames.picture import Finisher, Geometry, size_at
 from reelweave.curate.frames.sound_clock import SoundClock
 from reelweave.curate.frames.source import open_video
 from reelweave.curate.shots.spans import Span
+from reelweave.loader.dataset.samples.copied_frames import CopiedFrames
 from reelweave.loader.errors import refuse_shortage
 
 _UNKNOWN = "the clock of its pictures steps back or jumps before it, and that of its sound does not"
@@ -239,17 +240,20 @@ class _Pass:
         self._feed.keep_from(int(self._ticks[span.first]), self._sound_pts(heard_s - READ_BEFORE_S))
         picture = encoded or self._copy_packets(span)
         mode: CodecMode = "copy" if picture and not encoded else "encode"
-        frames = len(self._slots(span)) if encoded else span.last - span.first
+        frames = sum(self._times_shown(span)) if encoded else span.last - span.first
         if encoded and self._decodes:
             deque(self._frames_of(span), maxlen=0)  # a later span needs decoding
         if picture is None:
             frames, picture = self._encode_span(span, max_bytes)
         rate = self._timeline.clip_rate(span.first, span.last)
         clip = self._assemble_clip(span, mode, picture, frames, rate, self._sound_of(span, frames / rate))
-        if self._smart is None:
+        if self._config.mode == "encode":
             return clip
+        if self._smart is None:
+            return replace(clip, copied_frames=CopiedFrames.of_whole(frames, copied=mode == "copy"))
         plan = self._plans.get(span) or self._smart.plan(span, self._timeline, self._first_size)
-        return replace(clip, codec_mode=plan.mode, remark=plan.describe(frames))
+        copied = plan.copied_frames(self._times_shown(span))
+        return replace(clip, codec_mode=plan.mode, remark=plan.describe(frames), copied_frames=copied)
 
     def _copy_packets(self, span: Span) -> bytes | None:
         """Return the span's own packets, or None when it needs encoding."""
@@ -284,10 +288,8 @@ class _Pass:
         return data
 
     def _encode_span(self, span: Span, max_bytes: float) -> tuple[int, bytes]:
-        config, slots = self._config, self._slots(span)
-        # How often each picture is shown, which fills the clip's constant rate.
-        rate = self._timeline.clip_rate(span.first, span.last)
-        times = np.bincount(slots - span.first, minlength=span.last - span.first).tolist()
+        config, rate = self._config, self._timeline.clip_rate(span.first, span.last)
+        times = self._times_shown(span)
         # Packets are copied where a plan says so; elsewhere all is encoded.
         made = self._size, rate, config, max_bytes
         encoder: encode.ClipEncoder | SmartClip
@@ -302,14 +304,15 @@ class _Pass:
                 encoder.show(picture, times[frame_index - span.first])
                 if self._observe is not None:
                     self._observe(span, frame_index, frame, picture)
-            return len(slots), encoder.finish()
+            return sum(times), encoder.finish()
         except BaseException:
             encoder.abandon()
             raise
 
-    def _slots(self, span: Span) -> NDArray[np.int64]:
-        """Return the source frame for each frame of an encoded clip."""
-        return self._timeline.clip_frames(span.first, span.last)
+    def _times_shown(self, span: Span) -> list[int]:
+        """Return how often an encoded clip shows each frame of the source, which fills its constant rate."""
+        slots = self._timeline.clip_frames(span.first, span.last)
+        return list(map(int, np.bincount(slots - span.first, minlength=span.last - span.first)))
 
     def _frames_of(self, span: Span) -> Iterator[tuple[int, VideoFrame]]:
         """Yield the frames of a span with their numbers; earlier frames are skipped."""

@@ -7,9 +7,11 @@ in it refers outside, and nothing outside lies between its packets.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
+
+from reelweave.loader.dataset.samples.copied_frames import CopiedFrames
 
 MOST_REORDERED = 17
 """Frames that wait for the end of a closed run: one more than any decoder reorders."""
@@ -116,6 +118,17 @@ class Plan:
     def describe(self, frames: int) -> str:
         """Return in words how the clip of so many frames is cut."""
         return f"smart: {self.copied} of {frames} frames copied" if self.copied else f"encoded: {self.reason}"
+
+    def copied_frames(self, shown: Sequence[int]) -> CopiedFrames:
+        """Return which frames of the clip are copies.
+
+        Args:
+            shown: Number of frames of the clip for each frame of the source.
+        """
+        runs = [segment for segment in self.segments if segment.copied]
+        if not runs:
+            return CopiedFrames.of_whole(sum(shown), copied=False)
+        return CopiedFrames(self.copied, sum(shown[: runs[0].first]), sum(shown[runs[-1].last :]))
 
     @property
     def mode(self) -> Literal["encode", "copy", "smart"]:

@@ -2,16 +2,17 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from reelweave.curate.caption.sidecars import CUT, FURTHER_KEYS, OTHER, UNUSED, describe_unused
 from reelweave.curate.run.tables.columns import column, equal, filter_rows
+from reelweave.curate.run.tables.samples import OVERLAPS
 from reelweave.loader.text import pluralize
 
-_SMART = re.compile(r"(?:; )?smart: (\d+) of (\d+) frames copied$")
+_SMART = re.compile(r"(?:^|; )smart: (\d+) of (\d+) frames copied(?=$|; )")
 """What a record says of a clip that ``cut.mode=smart`` copied in part."""
 
 
@@ -66,28 +67,55 @@ def describe_sidecars(clips: Iterable[pa.Table]) -> tuple[str, ...]:
 
 def describe_clips(clips: Iterable[pa.Table]) -> tuple[str, ...]:
     """Return in words how many kept clips were changed as no mark asks for or cut smart, or lack their film's sound."""
-    pictures: Counter[str] = Counter()
-    silent: Counter[str] = Counter()
-    smart: Counter[str] = Counter()
+    reasons, sounds = RemarkCounts(), RemarkCounts()
     for table in clips:
         kept = filter_rows(table, equal(table, "state", "kept"))
-        for reason in filter(None, column(kept, "reason").to_pylist()):
+        reasons.add_reasons(column(kept, "reason"))
+        sounds.add_sounds(column(kept, "audio"))
+    return (*reasons.sentences(), *sounds.sentences())
+
+
+class RemarkCounts:
+    """Numbers of kept clips by what their reason says of pictures, and by why they have no sound."""
+
+    def __init__(self) -> None:
+        self._pictures: Counter[str] = Counter()
+        self._silent: Counter[str] = Counter()
+        self._smart: Counter[str] = Counter()
+
+    def add_reasons(self, reasons: pa.Array) -> None:
+        """Count the reasons of kept rows of the accounting."""
+        for reason, clips in _value_counts(reasons):
             if counts := _SMART.search(reason):
-                smart.update(clips=1, copied=int(counts[1]), frames=int(counts[2]))
-            pictures.update(filter(None, [_SMART.sub("", reason)]))
+                copied, frames = (clips * int(number) for number in counts.groups())
+                self._smart.update(clips=clips, copied=copied, frames=frames)
+            rest = _SMART.sub("", reason.removeprefix(OVERLAPS).removeprefix("; ")).removeprefix("; ")
+            self._pictures.update({rest: clips} if rest else {})
+
+    def add_sounds(self, sounds: pa.Array) -> None:
+        """Count the sound tracks of kept rows of the index."""
         # What an error says of one film stands behind a colon.
-        left_out = (
-            audio[6:-1].partition(": ")[0]
-            for audio in column(kept, "audio").to_pylist()
-            if audio[:6] == "none ("
+        for sound, clips in _value_counts(sounds):
+            if sound.startswith("none ("):
+                self._silent[sound[6:-1].partition(": ")[0]] += clips
+
+    def sentences(self) -> tuple[str, ...]:
+        """Return a sentence for each thing that is said of some clips."""
+        pictures = dict(self._pictures)
+        if smart := self._smart:
+            pictures[f"smart, {smart['copied']:,} of {smart['frames']:,} frames copied"] = smart["clips"]
+        return tuple(
+            f"{pluralize(count, 'clip')}: {reason} (accounting.parquet, reason)"
+            for reason, count in sorted(pictures.items())
+        ) + tuple(
+            f"{pluralize(count, 'clip has', 'clips have')} no sound: {reason} (index.parquet, audio)"
+            for reason, count in sorted(self._silent.items())
         )
-        silent.update(left_out)
-    if smart:
-        pictures[f"smart, {smart['copied']:,} of {smart['frames']:,} frames copied"] = smart["clips"]
-    return tuple(
-        f"{pluralize(count, 'clip')}: {reason} (accounting.parquet, reason)"
-        for reason, count in sorted(pictures.items())
-    ) + tuple(
-        f"{pluralize(count, 'clip has', 'clips have')} no sound: {reason} (index.parquet, audio)"
-        for reason, count in sorted(silent.items())
-    )
+
+
+def _value_counts(texts: pa.Array) -> Iterator[tuple[str, int]]:
+    """Yield each different text that is not empty, and how often it occurs."""
+    values, counts = pc.value_counts(texts).flatten()
+    for text, count in zip(values.to_pylist(), counts.to_pylist(), strict=True):
+        if text:
+            yield text, count

@@ -106,6 +106,8 @@ def _lines(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield from ((f"  {name}", value) for name, value in facts["attributes"].items())
     shape = f"{facts['frames']} frames, {facts['width']} x {facts['height']}, {facts['fps']:.4g} fps"
     yield "clip", f"{shape}, {facts['duration_s']:.2f} s, audio: {facts['audio']}"
+    if facts["pictures"]:
+        yield "frames", facts["pictures"]
     bucket = facts["bucket"]
     if "none" in bucket:
         yield "bucket", f"none: {bucket['none']}"

@@ -6,6 +6,7 @@ from typing import Any
 
 from reelweave.loader.buckets.assignment import BucketConfig, assign
 from reelweave.loader.dataset import Dataset, Row
+from reelweave.loader.dataset.samples.copied_frames import CopiedFrames
 from reelweave.pipelines.report.clips.lookup import rows_of_key
 from reelweave.pipelines.report.clips.media import locate_clip
 
@@ -36,6 +37,7 @@ def clip_facts(dataset: Dataset, row: Row, buckets: BucketConfig) -> dict[str, A
         facts |= _sample_facts(dataset, row_number, buckets)
     if key is not None:
         facts["scores"] = _scores(dataset, row)
+        facts["pictures"] = _describe_pictures(facts)
         facts["duplicates"] = _duplicates(dataset, key)
         facts["also"] = [_span(other) for other in rows_of_key(dataset, key) if other != row]
         facts["file"] = _file(dataset, key)
@@ -101,6 +103,13 @@ def _scores(dataset: Dataset, row: Row) -> list[dict[str, Any]]:
             passes = finite is not None and (low is None or value >= low) and (high is None or value <= high)
         score_rows.append({"name": name, "value": finite, "min": low, "max": high, "passes": passes})
     return score_rows
+
+
+def _describe_pictures(facts: dict[str, Any]) -> str | None:
+    """Return in words which frames of a kept clip are copies; None where its scores do not tell."""
+    values = {score["name"]: score["value"] for score in facts["scores"]}
+    copied = CopiedFrames.of_scores(values) if "frames" in facts else None
+    return None if copied is None else copied.describe(facts["frames"])
 
 
 def _duplicates(dataset: Dataset, key: str) -> list[dict[str, Any]]:

@@ -3,6 +3,9 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import pyarrow.compute as pc
+
+from reelweave.curate.run.tables.remarks import RemarkCounts
 from reelweave.loader.dataset import Dataset
 from reelweave.pipelines.report.numbers.run_notes import (
     EstimateNote,
@@ -101,6 +104,10 @@ def run_facts(dataset: Dataset) -> RunFacts:
     )
 
 
-def run_notes(dataset: Dataset) -> list[str]:
-    """Return notes of the last run: missing models, sources no longer in the input."""
-    return read_note(dataset, "run", RunNote).notes
+def dataset_notes(dataset: Dataset) -> list[str]:
+    """Return notes of the last run, such as missing models, and what is said of kept clips."""
+    clips = RemarkCounts()
+    for table in dataset.table_parts("accounting", ["state", "reason"]):
+        clips.add_reasons(table.filter(pc.equal(table.column("state"), "kept")).column("reason"))
+    clips.add_sounds(dataset.column("audio"))
+    return [*read_note(dataset, "run", RunNote).notes, *clips.sentences()]

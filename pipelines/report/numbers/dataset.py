@@ -12,7 +12,7 @@ from reelweave.loader.dataset.manifest import Totals
 from reelweave.pipelines.plans import mixture
 from reelweave.pipelines.report.buckets import ReportConfig
 from reelweave.pipelines.report.numbers.cost_fit import CostFitFigures, cost_fit_numbers
-from reelweave.pipelines.report.numbers.curation_run import RunFacts, run_facts, run_notes
+from reelweave.pipelines.report.numbers.curation_run import RunFacts, dataset_notes, run_facts
 from reelweave.pipelines.report.numbers.dataset_map import DatasetMap, dataset_map
 from reelweave.pipelines.report.numbers.lengths import LengthDistribution, length_distribution
 from reelweave.pipelines.report.numbers.outcomes import (
@@ -43,7 +43,7 @@ class DatasetFigures:
         duplicates: kept samples that have copies, and the largest groups.
         map: clusters and outliers of the embeddings.
         run: facts of the last curation run.
-        notes: its notes.
+        notes: its notes, and what is said of kept clips.
         stats: buckets, tokens and shapes under the report's configuration.
         lengths: distribution of S.
         taking_in: changes that would take in samples without a bucket.
@@ -117,7 +117,7 @@ def dataset_numbers(
         duplicates=duplicate_groups(dataset, outcomes.copies, MAX_GROUPS),
         map=mapped.to_json(keys),
         run=run_facts(dataset),
-        notes=run_notes(dataset),
+        notes=dataset_notes(dataset),
         stats=stats,
         lengths=length_distribution(stats.buckets),
         taking_in=taking_in(dataset.plan_index, config.buckets),

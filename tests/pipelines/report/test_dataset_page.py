@@ -15,10 +15,14 @@ from reelweave.curate.config import CurateConfig
 from reelweave.curate.foreign.run import index_tars
 from reelweave.curate.run.curate import curate
 from reelweave.loader.dataset import open_dataset
+from reelweave.loader.dataset.samples.copied_frames import CopiedFrames
+from reelweave.loader.dataset.tables.parquet import to_rows
 from reelweave.loader.storage import StorageConfig
 from reelweave.pipelines.cli import main
 from reelweave.pipelines.commands.look.report import write_report
 from reelweave.pipelines.report.buckets import PACKAGED, default_config
+from reelweave.pipelines.report.clips.facts import clip_facts
+from reelweave.pipelines.report.clips.lookup import find_rows
 from reelweave.pipelines.report.numbers.dataset import dataset_numbers
 from tests.browser import PHONE_PX, Browser, draw_all
 from tests.foreign_tars import by_tarfile
@@ -64,6 +68,38 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def html(dataset: Path) -> str:
     return Path(write_report(open_dataset(dataset), default_config(StorageConfig()))).read_text()
+
+
+def test_the_page_and_the_clip_say_which_frames_are_copies(tmp_path: Path) -> None:
+    options = {"g": "20", "x264-params": "scenecut=0:keyint_min=20"}
+    write_video(tmp_path / "a.mp4", (31, 49), size=(320, 192), options=options)
+    write_video(tmp_path / "b.mp4", (40,), size=(320, 192), codec="mpeg4", first_scene=5)
+    values = {
+        "run": {"runner": "sequential", "isolate": False},
+        "spans": {"min_clip_s": 1},
+        "cut": {"mode": "smart"},
+    }
+    out = tmp_path / "dataset"
+    curate([str(tmp_path / "a.mp4"), str(tmp_path / "b.mp4")], str(out), CurateConfig.model_validate(values))
+    dataset = open_dataset(out)
+    config = default_config(StorageConfig())
+    write_report(dataset, config)
+    page = (out / "report" / "index.html").read_text()
+    rows = {row["start_s"]: row for row in to_rows(dataset.index) if row["source"].endswith("a.mp4")}
+    clips = {start_s: CopiedFrames.of_scores(row["scores"]) for start_s, row in rows.items()}
+    copied = sum(clip.copied for clip in clips.values() if clip is not None)
+    frames = sum(row["frames"] for row in rows.values())
+    assert 0 < copied < frames
+    assert f"{len(rows)} clips: smart, {copied} of {frames} frames copied" in page
+    assert "1 clip: encoded: its codec is mpeg4, not h264 (accounting.parquet, reason)" in page
+    assert "copied_frames" in page  # among the scores
+    # The second clip begins 9 frames before a key frame.
+    row = rows[max(rows)]
+    fact = clip_facts(dataset, find_rows(dataset, row["key"])[0], config.buckets)
+    told = clips[max(rows)]
+    assert told is not None
+    assert told.encoded_start == 9
+    assert fact["pictures"] == f"9 to {row['frames'] - 1} copied, 9 encoded"
 
 
 def test_what_came_from_outside_is_text(html: str) -> None:

@@ -21,6 +21,7 @@ from reelweave.curate.cut.smart.coding import SetsOf
 from reelweave.curate.run.curate import curate
 from reelweave.curate.run.tables.remarks import describe_clips
 from reelweave.curate.run.tables.samples import OVERLAPS
+from reelweave.loader.dataset.samples.copied_frames import CopiedFrames
 from tests.clip_readers import READERS, faults
 from tests.curate.frames.test_probe import edited
 from tests.cutting import (
@@ -29,6 +30,7 @@ from tests.cutting import (
     curated,
     cut_smart,
     describe,
+    measured_scores,
     pictures,
 )
 from tests.media import CORPUS, NO_CORPUS, read_numbers, write_video
@@ -64,6 +66,13 @@ def check(
         ]
         assert max(levels) < 4
         assert sum(not distance for distance in levels) >= copied_in(clip)
+        told = clip.copied_frames
+        assert told is not None
+        assert told.copied == (clip.frames if clip.codec_mode == "copy" else copied_in(clip))
+        if not told.copied:
+            assert told == CopiedFrames(0, clip.frames, 0)
+        elif told.copied + told.encoded_start + told.encoded_end == clip.frames:
+            assert not any(levels[told.encoded_start : clip.frames - told.encoded_end])
         described = describe(clip.data)
         assert (described["first"], described["gaps"]) == (0, {1 / rate})
 
@@ -268,6 +277,9 @@ def test_frames_of_variable_rate_are_copied_where_each_is_shown_once(tmp_path: P
     numbers = read_numbers(clip.data)
     assert numbers == [*range(31, 70), *[70] * 3, *range(71, 95)]
     assert 40 < copied_in(clip) <= 30 + 15  # from frame 40 to 69, and from 80 on
+    told = clip.copied_frames
+    assert told is not None
+    assert (told.encoded_start, told.encoded_end) == (9, 45 - told.copied)  # and 12 in between
 
 
 def test_the_whole_pass_sees_the_same_frames_and_gives_the_same_spans(tmp_path: Path) -> None:
@@ -278,13 +290,16 @@ def test_the_whole_pass_sees_the_same_frames_and_gives_the_same_spans(tmp_path: 
     again = curated(path, tmp_path / "again", spans=lengths, cut={"mode": "smart", "ahead_mb": 0})
     assert [(record, data) for record, data in found] == again
     for (record, _), (other, _) in zip(found, encoded, strict=True):
-        assert (record.key, record.frames, record.scores, record.audio) == (
+        assert (record.key, record.frames, measured_scores(record), record.audio) == (
             other.key,
             other.frames,
             other.scores,
             other.audio,
         )
         assert record.reason.startswith(("smart: ", "encoded: "))
+        copied = CopiedFrames.of_scores(record.scores)
+        assert copied is not None
+        assert bool(copied.copied) == record.reason.startswith(f"smart: {copied.copied} of {record.frames} ")
         assert not other.reason
 
 
@@ -312,14 +327,14 @@ def test_real_films(name: str) -> None:
 def test_a_run_counts_copied_frames_and_why_clips_were_encoded() -> None:
     reasons = [
         "smart: 30 of 40 frames copied",
-        "interlaced; smart: 5 of 60 frames copied",
-        "encoded: open groups",
-        "",
+        "interlaced; smart: 5 of 60 frames copied; 3 of 63 frames have no slot",
+        f"{OVERLAPS}; encoded: open groups",
+        OVERLAPS,
     ]
     table = pa.table({"state": ["kept"] * 4, "reason": reasons, "audio": ["none"] * 4})
     assert describe_clips([table, table]) == (
         "2 clips: encoded: open groups (accounting.parquet, reason)",
-        "2 clips: interlaced (accounting.parquet, reason)",
+        "2 clips: interlaced; 3 of 63 frames have no slot (accounting.parquet, reason)",
         "4 clips: smart, 70 of 200 frames copied (accounting.parquet, reason)",
     )
 
