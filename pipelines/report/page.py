@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from reelweave.loader.buckets.stats import Histogram
 from reelweave.loader.dataset import Dataset, StageTotal
+from reelweave.pipelines.report.numbers.bit_rates import BitRates
 from reelweave.pipelines.report.numbers.dataset import DatasetFigures
 from reelweave.pipelines.report.numbers.outcomes import DuplicateGroup, DuplicateSpan, LostSpan
 from reelweave.pipelines.report.numbers.scores import ScoreStats, thresholds
@@ -47,7 +48,7 @@ def render_page(dataset: Dataset, figures: DatasetFigures, config: "ReportConfig
             (f"{totals.sources:,}", "sources"),
             (f"{totals.samples:,}", "clips"),
             (_duration(totals.duration_s), "of clips"),
-            (f"{totals.clip_bytes / 1e6:,.1f} MB", "encoded"),
+            (f"{totals.clip_bytes / 1e6:,.1f} MB", _rate_note(figures.bit_rates)),
             (f"{figures.stats.tokens:,}", "tokens an epoch"),
             (f"{totals.accounting['failed']:,}", "failed"),
         ],
@@ -63,6 +64,7 @@ def render_page(dataset: Dataset, figures: DatasetFigures, config: "ReportConfig
             _ladder("length", "Length of kept clips, seconds", figures.stats.duration_s),
             _ladder("short-side", "Short side of kept clips, pixels", figures.stats.short_side_px),
             _ladder("tokens", "Tokens of a kept clip, S", figures.stats.clip_tokens),
+            _ladder("bit-rate", "Bit rate of kept clips, Mbit/s", figures.bit_rates),
         ],
         scores=[(_score_chart(score), score, can_be_set(score)) for score in charted],
         same=[(score.name, score.least) for score in figures.scores if score not in charted],
@@ -97,7 +99,14 @@ def _outcome(stages: Sequence[StageTotal]) -> Chart:
     return bars("outcome", "Seconds of footage, by what decided", values, "seconds")
 
 
-def _ladder(name: str, title: str, binned: Histogram) -> Chart:
+def _rate_note(rates: BitRates) -> str:
+    """Return what stands below the size of all clips: their mean bit rate and the largest one."""
+    if rates.mean is None or rates.most is None:
+        return "size of clips"
+    return f"size of clips, {rates.mean:.3g} Mbit/s (at most {rates.most:.3g})"
+
+
+def _ladder(name: str, title: str, binned: Histogram | BitRates) -> Chart:
     """Return a histogram whose bins are of unequal width as bars of equal width."""
     values = {
         f"{_short(low)} to {_short(high)}": {"clips": count}

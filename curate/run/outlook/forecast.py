@@ -29,6 +29,7 @@ _T_95 = (
     2.23,
 )  # Student's t by degrees of freedom, from 1
 _NORMAL_95 = 1.96
+_LEAST_REST = 1e-3  # share of a sample beside one source that makes up all of it
 _BYTES_OF_PIXELS = 0.75  # clips of twice the pixels have 2**0.75 times the bytes
 
 
@@ -89,6 +90,7 @@ class Forecast:
         clips: Number of kept clips.
         clip_gb: Size of the clips, 10^9 bytes.
         clip_hours: Duration of the clips.
+        clip_mbps: Bit rate of the clips, megabits per second: that of their sources where packets are copied.
         core_hours: Hours of CPU cores.
         gpu_hours: Hours of GPUs.
         price: Price of computing.
@@ -102,6 +104,7 @@ class Forecast:
     clips: Estimate
     clip_gb: Estimate
     clip_hours: Estimate
+    clip_mbps: Estimate
     core_hours: Estimate
     gpu_hours: Estimate
     price: Estimate
@@ -205,6 +208,9 @@ def forecast(
         clips=scale_estimate([cost.clips for cost in measured], "seconds"),
         clip_gb=clip_gb,
         clip_hours=scale_estimate([cost.clip_s for cost in measured], "seconds", 3600),
+        clip_mbps=_mean_estimate(
+            [8e-6 * cost.clip_bytes for cost in measured], [cost.clip_s for cost in measured], len(working)
+        ),
         core_hours=core_hours,
         gpu_hours=gpu_hours,
         price=_price_run((core_hours, config.core_hour_price), (gpu_hours, config.gpu_hour_price)),
@@ -224,25 +230,36 @@ def _price_run(*parts: tuple[Estimate, float]) -> Estimate:
 def _ratio_estimate(
     values: Sequence[float], held: Sequence[float], total: float, population: int
 ) -> Estimate:
-    ratio = sum(values) / sum(held)
-    value = ratio * total
-    count = len(values)
-    if population <= count:
+    value, error = total * sum(values) / sum(held), total * _ratio_error(values, held, population)
+    if not error:
         return Estimate(value, value, value)
-    sample_total = sum(values)  # clips of the sample are certain
+    return Estimate(value, max(sum(values), value - error), value + error)  # clips of the sample are certain
+
+
+def _mean_estimate(values: Sequence[float], held: Sequence[float], population: int) -> Estimate:
+    """Return the ratio of values to what holds them, in the whole; 0 where the sample holds nothing."""
+    if not sum(held):
+        return Estimate(0.0, 0.0, 0.0)
+    ratio, error = sum(values) / sum(held), _ratio_error(values, held, population)
+    return Estimate(ratio, max(0.0, ratio - error), ratio + error)
+
+
+def _ratio_error(values: Sequence[float], held: Sequence[float], population: int) -> float:
+    """Return half the interval of a ratio of sums, from those of a sample."""
+    count, size_total = len(values), sum(held)
+    if population <= count:
+        return 0.0
     if count < 2:
-        return Estimate(value, sample_total, math.inf)
-    size_total = sum(held)
+        return math.inf
     # A source that makes up much of the sample bends the ratio its own way: HC3 of MacKinnon and White (1985).
+    ratio = sum(values) / size_total
     residuals = sum(
-        ((measured - ratio * size) / (1 - size / size_total)) ** 2
+        ((measured - ratio * size) / max(1 - size / size_total, _LEAST_REST)) ** 2
         for measured, size in zip(values, held, strict=True)
     )
-    error = population * math.sqrt((1 - count / population) * residuals / (count - 1) / count)
+    error = math.sqrt((1 - count / population) * residuals / (count - 1) / count)
     # A sample that holds little of the whole, by extent, says less of it.
-    error *= (total / population) / (size_total / count)
-    spread = _student(count - 1) * error
-    return Estimate(value, max(sample_total, value - spread), value + spread)
+    return _student(count - 1) * error / (size_total / count)
 
 
 def _student(freedom: int) -> float:

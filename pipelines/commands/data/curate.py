@@ -238,6 +238,7 @@ def _forecast(options: argparse.Namespace, config: "CurateConfig") -> int:
         "clips": "clips",
         "clip_gb": "GB of clips",
         "clip_hours": "hours of clips",
+        "clip_mbps": "Mbit/s of clips",
         "core_hours": "core-hours",
         "gpu_hours": "GPU-hours",
         "price": f"{forecast.currency} for computing",

@@ -106,6 +106,8 @@ def _lines(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield from ((f"  {name}", value) for name, value in facts["attributes"].items())
     shape = f"{facts['frames']} frames, {facts['width']} x {facts['height']}, {facts['fps']:.4g} fps"
     yield "clip", f"{shape}, {facts['duration_s']:.2f} s, audio: {facts['audio']}"
+    if facts["mbps"] is not None:
+        yield "size", f"{facts['file']['size'] / 1e6:,.3g} MB, {facts['mbps']:.3g} Mbit/s"
     if facts["pictures"]:
         yield "frames", facts["pictures"]
     bucket = facts["bucket"]

@@ -41,6 +41,7 @@ def clip_facts(dataset: Dataset, row: Row, buckets: BucketConfig) -> dict[str, A
         facts["duplicates"] = _duplicates(dataset, key)
         facts["also"] = [_span(other) for other in rows_of_key(dataset, key) if other != row]
         facts["file"] = _file(dataset, key)
+        facts["mbps"] = _mbps(facts)
     return facts
 
 
@@ -110,6 +111,12 @@ def _describe_pictures(facts: dict[str, Any]) -> str | None:
     values = {score["name"]: score["value"] for score in facts["scores"]}
     copied = CopiedFrames.of_scores(values) if "frames" in facts else None
     return None if copied is None else copied.describe(facts["frames"])
+
+
+def _mbps(facts: dict[str, Any]) -> float | None:
+    """Return the bit rate of a kept clip with its sound, megabits per second."""
+    seconds = facts.get("duration_s")
+    return 8e-6 * facts["file"]["size"] / seconds if seconds and facts["file"] else None
 
 
 def _duplicates(dataset: Dataset, key: str) -> list[dict[str, Any]]:

@@ -7,6 +7,7 @@ import pyarrow.compute as pc
 
 from reelweave.curate.run.tables.remarks import RemarkCounts
 from reelweave.loader.dataset import Dataset
+from reelweave.pipelines.report.numbers.bit_rates import mean_mbps
 from reelweave.pipelines.report.numbers.run_notes import (
     EstimateNote,
     ForecastNote,
@@ -90,6 +91,7 @@ def run_facts(dataset: Dataset) -> RunFacts:
         ("clips", forecast.clips, totals.samples),
         ("clip_gb", forecast.clip_gb, totals.clip_bytes / 1e9),
         ("clip_hours", forecast.clip_hours, totals.duration_s / 3600),
+        ("clip_mbps", forecast.clip_mbps, mean_mbps(totals) or 0.0),
     )
     stages = {} if run.wall_s is None else run.worker_seconds
     return RunFacts(

@@ -11,6 +11,7 @@ from reelweave.loader.dataset import Dataset, StageTotal
 from reelweave.loader.dataset.manifest import Totals
 from reelweave.pipelines.plans import mixture
 from reelweave.pipelines.report.buckets import ReportConfig
+from reelweave.pipelines.report.numbers.bit_rates import BitRates, bit_rates
 from reelweave.pipelines.report.numbers.cost_fit import CostFitFigures, cost_fit_numbers
 from reelweave.pipelines.report.numbers.curation_run import RunFacts, dataset_notes, run_facts
 from reelweave.pipelines.report.numbers.dataset_map import DatasetMap, dataset_map
@@ -45,6 +46,7 @@ class DatasetFigures:
         run: facts of the last curation run.
         notes: its notes, and what is said of kept clips.
         stats: buckets, tokens and shapes under the report's configuration.
+        bit_rates: bit rates of kept clips.
         lengths: distribution of S.
         taking_in: changes that would take in samples without a bucket.
         cost_fit: fit to measured shapes; None without any.
@@ -62,6 +64,7 @@ class DatasetFigures:
     run: RunFacts
     notes: list[str]
     stats: DatasetStats
+    bit_rates: BitRates
     lengths: LengthDistribution
     taking_in: TakingIn
     cost_fit: CostFitFigures | None
@@ -81,6 +84,7 @@ class DatasetFigures:
             "run": self.run.to_json(),
             "notes": self.notes,
             **self.stats.to_dict(),
+            "bit_rates": asdict(self.bit_rates),
             "lengths": asdict(self.lengths),
             "taking_in": asdict(self.taking_in),
             "cost_fit": self.cost_fit and self.cost_fit.to_json(),
@@ -119,6 +123,7 @@ def dataset_numbers(
         run=run_facts(dataset),
         notes=dataset_notes(dataset),
         stats=stats,
+        bit_rates=bit_rates(dataset),
         lengths=length_distribution(stats.buckets),
         taking_in=taking_in(dataset.plan_index, config.buckets),
         cost_fit=None if timings is None else cost_fit_numbers(timings, config.buckets),

@@ -48,6 +48,7 @@ class ForecastNote(BaseModel, frozen=True):
     clips: EstimateNote | None = Field(default=None)
     clip_gb: EstimateNote | None = Field(default=None)
     clip_hours: EstimateNote | None = Field(default=None)
+    clip_mbps: EstimateNote | None = Field(default=None)
 
 
 Note = TypeVar("Note", bound=BaseModel)

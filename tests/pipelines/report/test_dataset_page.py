@@ -8,6 +8,7 @@ import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
@@ -23,6 +24,7 @@ from reelweave.pipelines.commands.look.report import write_report
 from reelweave.pipelines.report.buckets import PACKAGED, default_config
 from reelweave.pipelines.report.clips.facts import clip_facts
 from reelweave.pipelines.report.clips.lookup import find_rows
+from reelweave.pipelines.report.numbers.bit_rates import bit_rates
 from reelweave.pipelines.report.numbers.dataset import dataset_numbers
 from tests.browser import PHONE_PX, Browser, draw_all
 from tests.foreign_tars import by_tarfile
@@ -70,6 +72,26 @@ def html(dataset: Path) -> str:
     return Path(write_report(open_dataset(dataset), default_config(StorageConfig()))).read_text()
 
 
+def test_the_report_has_the_bit_rates_of_clips(dataset: Path) -> None:
+    found = open_dataset(dataset)
+    rows = to_rows(found.index)
+    mbps = [
+        8e-6 * member["size"] / row["duration_s"]
+        for row in rows
+        for member in row["members"]
+        if member["suffix"] == "mp4"
+    ]
+    told = bit_rates(found)
+    totals = found.manifest.totals
+    assert told.mean == pytest.approx(8e-6 * totals.clip_bytes / totals.duration_s)
+    assert told.most == pytest.approx(max(mbps))
+    assert told.counts == np.histogram(mbps, told.edges)[0].tolist()
+    assert sum(told.counts) == len(rows)
+    page = Path(write_report(found, default_config(StorageConfig()))).read_text()
+    assert "Bit rate of kept clips, Mbit/s" in page
+    assert f"{told.mean:.3g} Mbit/s (at most {told.most:.3g})" in page
+
+
 def test_the_page_and_the_clip_say_which_frames_are_copies(tmp_path: Path) -> None:
     options = {"g": "20", "x264-params": "scenecut=0:keyint_min=20"}
     write_video(tmp_path / "a.mp4", (31, 49), size=(320, 192), options=options)
@@ -99,6 +121,8 @@ def test_the_page_and_the_clip_say_which_frames_are_copies(tmp_path: Path) -> No
     told = clips[max(rows)]
     assert told is not None
     assert told.encoded_start == 9
+    size = next(member["size"] for member in row["members"] if member["suffix"] == "mp4")
+    assert fact["mbps"] == pytest.approx(8e-6 * size / row["duration_s"])
     assert fact["pictures"] == f"9 to {row['frames'] - 1} copied, 9 encoded"
 
 

@@ -89,6 +89,24 @@ def test_clips_of_copied_packets_go_with_the_bytes_of_their_sources() -> None:
     assert forecast(sample, unknown, extent, ForecastConfig(), copies=True).clip_gb.value > 0
 
 
+def test_the_bit_rate_of_clips_is_that_of_the_sample_with_its_own_interval() -> None:
+    sources, measured, extent = population(2000, 0.5)
+    truth = 8e-6 * sum(one.clip_bytes for one in measured) / sum(one.clip_s for one in measured)
+    rng = np.random.default_rng(5)
+    found = [
+        forecast([measured[at] for at in chosen], sources, extent, ForecastConfig()).clip_mbps
+        for chosen in (rng.choice(2000, 40, replace=False) for _ in range(200))
+    ]
+    assert sum(one.low <= truth <= one.high for one in found) >= 175
+    whole = forecast(measured, sources, extent, ForecastConfig()).clip_mbps
+    assert whole == Estimate(*[pytest.approx(truth)] * 3)
+    # A sample without any clip, or with all of its seconds in one source.
+    nothing = [replace(one, clips=0, clip_bytes=0, clip_s=0.0) for one in measured[:3]]
+    assert forecast(nothing, sources, extent, ForecastConfig()).clip_mbps == Estimate(0.0, 0.0, 0.0)
+    one = forecast([measured[0], *nothing[1:]], sources, extent, ForecastConfig()).clip_mbps
+    assert one.low <= one.value <= one.high
+
+
 def test_what_goes_with_the_duration_is_forecast_exactly() -> None:
     sources, measured, extent = population(400, 0.0)
     by_uri = {one.uri: one for one in measured}
