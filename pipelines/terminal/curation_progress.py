@@ -17,6 +17,9 @@ from reelweave.pipelines.terminal.console import progress_bars, stderr
 if TYPE_CHECKING:
     from reelweave.curate.run.runners.progress import Progress
 
+REPORTING = "report"
+"""Phase in which the report of a dataset is made."""
+
 EVERY_S = 30.0
 """Seconds between lines."""
 
@@ -27,6 +30,7 @@ PHASES = {
     "caption": "captions",
     "shard": "shards",
     "latents": "latents",
+    REPORTING: "report",
 }
 _UNITS = {
     "cluster": "CPUs and GPUs",
@@ -35,6 +39,7 @@ _UNITS = {
     "caption": "clips",
     "shard": "shards",
     "latents": "shards",
+    REPORTING: "pictures",
 }
 _AT_WORK = 3
 
@@ -69,6 +74,8 @@ def describe_progress(progress: "Progress") -> str:
 
     For example ``clips: 3 of 10 sources (31 %), about 4 min left; long.mp4: 43 % read after 5 min``.
     """
+    if not progress.total:  # how much there is to do is not known yet
+        return f"{PHASES.get(progress.phase, progress.phase)}: begun"
     share = progress.done_weight / progress.total_weight if progress.total_weight else 1.0
     parts = [
         f"{PHASES.get(progress.phase, progress.phase)}: {progress.done:,} of {progress.total:,}"

@@ -128,7 +128,8 @@ def run(options: argparse.Namespace) -> int:
     # Its page, with the buckets that training will use.
     notes.print("2 of 4: bucket report", style="bold")
     report_config = ReportConfig(buckets=config.stream.buckets, storage=config.curate.storage)
-    report = write_report(dataset, report_config)
+    with curation_progress() as progress:
+        report = write_report(dataset, report_config, progress)
     if not options.json:
         print_buckets(dataset, report_config)
     notes.print("3 of 4: a short training run", style="bold")

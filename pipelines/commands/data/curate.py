@@ -115,7 +115,8 @@ def run(options: argparse.Namespace) -> int:
     is_written = True
     if not outcome.already_there or dataset.storage.stat(REPORT) is None:
         try:
-            write_report(dataset, kept_config(dataset.storage, config.storage))
+            with curation_progress(options.log_format, options.out) as progress:
+                write_report(dataset, kept_config(dataset.storage, config.storage), progress)
         except RunError as error:  # the dataset is whole
             is_written = False
             notes.append(f"the report is not up to date: {error}; `{hint('report', options.out)}` writes it")

@@ -15,6 +15,7 @@ from reelweave.loader.storage import open_storage
 from reelweave.loader.text import pluralize
 from reelweave.pipelines.configuration.storage_options import add_storage_arguments, storage_config
 from reelweave.pipelines.terminal.console import print_json, stdout
+from reelweave.pipelines.terminal.curation_progress import curation_progress
 
 if TYPE_CHECKING:
     from reelweave.curate.takedown.removal import Removed
@@ -64,7 +65,8 @@ def run(options: argparse.Namespace) -> int:
     reported = storage.stat(REPORT) is not None
     done = remove(storage, *removals)
     if reported:
-        write_report(Dataset(storage), kept_config(storage, config))
+        with curation_progress(run=options.dataset) as progress:
+            write_report(Dataset(storage), kept_config(storage, config), progress)
     # What was rewritten, and what remains elsewhere.
     if options.json:
         print_json(

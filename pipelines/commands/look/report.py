@@ -9,6 +9,7 @@ several runs are shown side by side.
 
 import argparse
 import sys
+from collections.abc import Callable
 from importlib.abc import MetaPathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -30,9 +31,11 @@ from reelweave.pipelines.report.shapes import keep_shapes
 from reelweave.pipelines.report.web.files import Files
 from reelweave.pipelines.terminal.arguments import add_config
 from reelweave.pipelines.terminal.console import print_json, stdout, table
+from reelweave.pipelines.terminal.curation_progress import REPORTING, curation_progress
 from reelweave.pipelines.terminal.program import hint
 
 if TYPE_CHECKING:
+    from reelweave.curate.run.runners.progress import Progress
     from reelweave.pipelines.report.numbers.dataset import DatasetFigures
 
 REPORT = "report/index.html"
@@ -140,7 +143,8 @@ def run(options: argparse.Namespace) -> int:
         pages = DatasetPages(dataset, *report_files(dataset, config))
         serve(pages, options, {"dataset": dataset.storage.root})
         return 0
-    where, figures = _write_report(dataset, config)
+    with curation_progress(run=options.dataset) as progress:
+        where, figures = _write_report(dataset, config, progress)
     if options.json:
         print_json({**figures.to_json(), "report": where})
         return 0
@@ -176,20 +180,29 @@ class _HiddenPandas(MetaPathFinder):
             raise ModuleNotFoundError("pandas is not needed", name=fullname)
 
 
-def write_report(dataset: Dataset, config: ReportConfig) -> str:
+def write_report(
+    dataset: Dataset, config: ReportConfig, progress: "Callable[[Progress], None]" = lambda _: None
+) -> str:
     """Write ``report/index.html`` and the files beside it into the dataset; return the page's URI.
 
     The same dataset and configuration give the same files.
+
+    Args:
+        dataset: the dataset.
+        config: buckets and limits.
+        progress: called at the begin, and while clips are decoded for their pictures.
     """
-    return _write_report(dataset, config)[0]
+    return _write_report(dataset, config, progress)[0]
 
 
-def _write_report(dataset: Dataset, config: ReportConfig) -> tuple[str, "DatasetFigures"]:
+def _write_report(
+    dataset: Dataset, config: ReportConfig, progress: "Callable[[Progress], None]"
+) -> tuple[str, "DatasetFigures"]:
     """Write the report, and return the page's URI and its numbers."""
     from reelweave.pipelines.report.web.files import publish
 
     while True:
-        figures, page, beside, _ = _make_report(dataset, config)
+        figures, page, beside, _ = _make_report(dataset, config, progress=progress)
         stay = [Path(KEPT).name, Path(KEPT_SHAPES).name, *sampled_files(dataset)]
         # Before the page: a run that is killed between them leaves no page without its configuration.
         keep(dataset.storage, config)
@@ -222,7 +235,10 @@ def report_files(dataset: Dataset, config: ReportConfig) -> ServedReport:
 
 
 def _make_report(
-    dataset: Dataset, config: ReportConfig, most_chars: int | None = None
+    dataset: Dataset,
+    config: ReportConfig,
+    most_chars: int | None = None,
+    progress: "Callable[[Progress], None]" = lambda _: None,
 ) -> tuple["DatasetFigures", str, Files, pa.ChunkedArray]:
     """Return the report's numbers, its page, the files beside it, and captions in the gallery's order.
 
@@ -230,7 +246,9 @@ def _make_report(
         dataset: the dataset.
         config: buckets and limits.
         most_chars: characters after which captions are cut; None to keep them within their share of the files.
+        progress: called at the begin, and while clips are decoded for their pictures.
     """
+    from reelweave.curate.run.runners.progress import Progress
     from reelweave.pipelines.report.gallery.files import make_gallery
     from reelweave.pipelines.report.map.files import map_files
     from reelweave.pipelines.report.numbers.dataset import dataset_numbers
@@ -239,10 +257,14 @@ def _make_report(
     from reelweave.pipelines.report.page import render_page
     from reelweave.pipelines.report.thresholds import threshold_files
 
+    def report_pictures(done: int, total: int) -> None:
+        progress(Progress(REPORTING, done, total, done, total))
+
+    report_pictures(0, 0)
     mapped = dataset_map(dataset, config)
     scores = Scores.of(dataset)
     figures = dataset_numbers(dataset, config, mapped, scores)
-    gallery = make_gallery(dataset, config, mapped, scores, most_chars)
+    gallery = make_gallery(dataset, config, mapped, scores, most_chars, report_pictures)
     beside = Files(
         threshold_files(dataset, scores),
         gallery.files,

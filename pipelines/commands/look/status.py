@@ -76,8 +76,8 @@ def _print(status: Status | None, finished: bool, writer: Writer, options: argpa
         out.print(describe_progress(status), soft_wrap=True)
         if status.states:
             out.print("so far: " + ", ".join(f"{count:,} {state}" for state, count in status.states.items()))
-        if said := _describe_silence(status, age_s, writer):
-            out.print(said, soft_wrap=True)
+        if sentence := _describe_silence(status, age_s, writer):
+            out.print(sentence, soft_wrap=True)
     for source, seconds in status.slowest[:3]:
         out.print(f"slow: {source} took {duration(seconds)}", soft_wrap=True)
 
@@ -97,10 +97,10 @@ def _describe_silence(status: Status, age_s: float | None, writer: Writer) -> st
     if writer.is_there or writer.holder is None:
         return f"nothing was written for {duration(age_s)}: the run works on long sources or loads models"
     # A lease that ends by itself is watched, one that a file server keeps is not.
-    seen = (
+    advice = (
         f"--watch tells within {duration(writer.holder.lasts_s)}" if writer.holder.lasts_s else "look there"
     )
     return (
         f"nothing was written for {duration(age_s)}: whether {writer.holder} still runs cannot be seen at once;"
-        f" {seen}; if it has ended, {goes_on}"
+        f" {advice}; if it has ended, {goes_on}"
     )

@@ -62,6 +62,7 @@ def make_gallery(
     mapped: DatasetMap,
     scores: Scores,
     most_chars: int | None = None,
+    on_picture: Callable[[int, int], None] = lambda *_: None,
 ) -> Gallery:
     """Return the gallery of a dataset.
 
@@ -71,6 +72,7 @@ def make_gallery(
         mapped: map of its embeddings; clips that stand for its clusters, and outliers, get a picture, too.
         scores: its scores.
         most_chars: characters after which captions are cut; None to keep them within their share of the files.
+        on_picture: called with the number of clips that were looked at for a picture, and of all that will be.
     """
     further = dataset.rows_at(mapped.shown_rows, ["key"]).column("key").to_pylist()
     accounting = dataset.read_columns("accounting", COLUMNS)
@@ -79,7 +81,7 @@ def make_gallery(
     del accounting  # rows hold a copy in another order
     strips: dict[str, bytes] = {}
     pictures = {}
-    for row, row_strip in _strips(dataset, rows, len(first)):
+    for row, row_strip in _strips(dataset, rows, len(first), on_picture):
         name = hashlib.sha256(row_strip.jpeg).hexdigest()[:20]
         strips[f"pictures/{name}.jpg"] = row_strip.jpeg
         pictures[row] = (name, row_strip.frames, row_strip.width, row_strip.height)
@@ -114,7 +116,9 @@ def _notes(rows: GalleryRows, chosen: int, pictures: Collection[int]) -> list[st
     ]
 
 
-def _strips(dataset: Dataset, rows: GalleryRows, count: int) -> Iterator[tuple[int, Strip]]:
+def _strips(
+    dataset: Dataset, rows: GalleryRows, count: int, on_picture: Callable[[int, int], None]
+) -> Iterator[tuple[int, Strip]]:
     """Yield row and strip of each of the first rows that has a clip and can be decoded."""
     staged = staged_clips(dataset) if (rows.index_N[:count] < 0).any() else {}
     keys = rows.accounting.column("key").slice(0, count).to_pylist()
@@ -137,6 +141,7 @@ def _strips(dataset: Dataset, rows: GalleryRows, count: int) -> Iterator[tuple[i
 
     with ThreadPoolExecutor(min(_READERS, processors())) as readers:
         for row, strip_bytes in enumerate(readers.map(make_strip, range(count))):
+            on_picture(row + 1, count)
             if strip_bytes is not None:
                 yield row, strip_bytes
 

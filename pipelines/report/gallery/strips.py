@@ -6,7 +6,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from reelweave.loader.dataset.samples.frames.upright import key_frames, shown_size, upright_picture
-from reelweave.loader.dataset.samples.frames.video_stream import decode_stream, open_clip
+from reelweave.loader.dataset.samples.frames.video_stream import decode_stream, is_checked, open_clip
 from reelweave.pipelines.report.numbers.spread import spread
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ FRAMES = 8
 _SIDE_PX = 240
 _QUALITY = 72
 _MOST_DECODED_PX = 600 * 1280 * 720
-"""Pixels of a clip above which only keyframes are decoded."""
+"""Pixels of a clip above which it is sought for its pictures, instead of read from its begin."""
 
 
 @dataclass(frozen=True)
@@ -52,10 +52,37 @@ def strip(clip: bytes, frames: int) -> Strip | None:
             size = stream.codec_context.width * stream.codec_context.height
             large = count * size > _MOST_DECODED_PX and stream.duration
         frame_indices = spread(count, FRAMES)
-        pictures = _by_seeking(clip, len(frame_indices)) if large else _in_order(clip, frame_indices)
+        if large:
+            pictures = _by_seeking(clip, len(frame_indices))
+        else:
+            pictures = _key_frames(clip, count) or _in_order(clip, frame_indices)
     except (av.error.FFmpegError, ValueError, IndexError, MemoryError):
         return None  # `reelweave verify` is what names damaged clips
     return _join_pictures(pictures) if pictures else None
+
+
+def _key_frames(clip: bytes, frames: int) -> list["Image"]:
+    """Return key frames of a clip, evenly spread; none where it has too few of them, or hardly anything else.
+
+    To decode all frames for eight pictures of them takes nine tenths of the time of a report.
+    """
+    with open_clip(clip) as (container, stream):
+        if is_checked(stream):
+            return []  # libvpx skips no frame
+        keys = sum(packet.is_keyframe for packet in container.demux(stream) if packet.size)
+    if not FRAMES // 2 <= keys <= frames // 2:
+        return []
+    key_indices, pictures, key_index = spread(keys, FRAMES), list["Image"](), 0
+    with open_clip(clip) as (container, stream):
+        stream.codec_context.skip_frame = "NONKEY"
+        # Some decoders skip nothing.
+        for frame in decode_stream(container, stream):
+            if not frame.key_frame:
+                continue
+            if len(pictures) < len(key_indices) and key_index == key_indices[len(pictures)]:
+                pictures.append(_small(frame, stream.sample_aspect_ratio, clip))
+            key_index += 1
+    return pictures if len(pictures) == len(key_indices) else []
 
 
 def _in_order(clip: bytes, frame_indices: list[int]) -> list["Image"]:

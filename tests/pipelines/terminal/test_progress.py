@@ -15,6 +15,8 @@ from rich.console import Console
 from reelweave.curate.ledger.ledger import Ledger
 from reelweave.curate.run.runners.progress import Progress, finish_status, write_status
 from reelweave.loader.storage import Storage, StorageConfig, hold_lease, open_storage
+from reelweave.loader.storage.leases.holder import LeaseHolder
+from reelweave.loader.storage.names import LEASE
 from reelweave.pipelines.cli import main
 from reelweave.pipelines.terminal.console import progress_bars
 from reelweave.pipelines.terminal.curation_progress import curation_progress, describe_progress, duration
@@ -96,6 +98,13 @@ def test_bars_remember_steps_that_lie_far_apart(monkeypatch: pytest.MonkeyPatch)
         assert bars.tasks[0].time_remaining == pytest.approx(180, abs=2)
 
 
+def test_a_phase_of_unknown_length_says_that_it_has_begun(capsys: pytest.CaptureFixture[str]) -> None:
+    with curation_progress() as show:
+        for done, total in ((0, 0), (1, 2), (2, 2)):
+            show(Progress("report", done, total, done, total))
+    assert capsys.readouterr().err.splitlines() == ["report: begun", "report: 2 of 2 pictures (100%)"]
+
+
 def test_the_status_of_a_run_is_read_from_its_folder(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -130,6 +139,22 @@ def test_the_status_of_a_run_that_was_stopped_says_so_and_is_watched_no_longer(
         assert said.endswith("the same command goes on where it stopped")
     assert main(["status", str(tmp_path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["written"] is False
+
+
+def test_of_a_silent_run_on_another_machine_it_says_how_that_can_be_seen(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As on S3."""
+    storage = open_storage(str(tmp_path), StorageConfig())
+    write_status(Ledger(storage), HALF)
+    old = json.loads(storage.read(".ledger/status.json"))
+    storage.write(".ledger/status.json", json.dumps({**old, "at": "2020-01-01T00:00:00+0000"}).encode())
+    holder = replace(LeaseHolder.here("reelweave curate"), process="another boot 1", lasts_s=60.0)
+    storage.write(LEASE, holder.to_bytes())
+    assert main(["status", str(tmp_path)]) == 0
+    said = capsys.readouterr().out.splitlines()[-1]
+    assert "reelweave curate" in said
+    assert "--watch tells within 60 s" in said
 
 
 def test_the_status_of_a_killed_run_says_so(
