@@ -45,6 +45,19 @@ class Damage:
 
 
 @dataclass(frozen=True)
+class Undecoded:
+    """Packets at the end of a film that give no picture.
+
+    Attributes:
+        packets: Number of them.
+        lasts_s: Seconds from the end of the last frame to that of the last packet.
+    """
+
+    packets: int
+    lasts_s: float
+
+
+@dataclass(frozen=True)
 class FrameTimes:
     """Display times of a source's frames.
 
@@ -65,6 +78,7 @@ class FrameTimes:
         shapes: Shapes of the pictures, if they change; no clip holds two.
         coded: True where frames have no times of their own, and held ones are told by those of coding.
         begin: Time of coding of the first packet in ticks, behind empty slots, where the container has no others.
+        undecoded: Packets behind the last frame.
     """
 
     times_s: NDArray[np.float64]
@@ -80,6 +94,7 @@ class FrameTimes:
     shapes: tuple[Shape, ...] = ()
     coded: bool = False
     begin: int | None = None
+    undecoded: Undecoded | None = None
 
     @property
     def frames(self) -> int:

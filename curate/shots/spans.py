@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
+from reelweave.curate.frames.decode.missing_pictures import without_picture
 from reelweave.curate.frames.frame_times import FrameTimes, clean_runs
 from reelweave.curate.shots import Transition, segments
 from reelweave.loader.settings import Settings
@@ -158,8 +159,20 @@ def spans_between(
 
 
 def missing_span(timeline: FrameTimes, promised_s: float | None) -> list[Span]:
+    """Return the spans behind the last frame: packets that give no picture, and what a truncated source promises."""
+    behind: list[Span] = []
+    end_s, frames = float(timeline.times_s[-1]), timeline.frames
+    if (undecoded := timeline.undecoded) is not None:
+        fault = without_picture(undecoded.packets, undecoded.packets)
+        behind.append(Span(frames, frames, end_s, end_s + undecoded.lasts_s, fault, "failed", "decode"))
+    return behind + cut_off_span(timeline, promised_s)
+
+
+def cut_off_span(timeline: FrameTimes, promised_s: float | None) -> list[Span]:
     """Return the span that a truncated source promises and does not hold, if any."""
     end_s = float(timeline.times_s[-1])
+    if timeline.undecoded is not None:
+        end_s += timeline.undecoded.lasts_s
     missing_s = (promised_s or 0) - end_s
     if promised_s and missing_s > max(MISSING_MIN_S, MISSING_MIN_SHARE * promised_s):
         fault = f"the file is cut off: it promises {promised_s:.2f} s and holds {end_s:.2f} s"

@@ -34,7 +34,7 @@ from reelweave.curate.ledger.ledger import Ledger
 from reelweave.curate.ledger.records import Record, SourceSummary, clip_key
 from reelweave.curate.models.device import one_thread
 from reelweave.curate.shots.listed import layers_of, listed_spans
-from reelweave.curate.shots.spans import Span, further_span, missing_span, spans, unread_span
+from reelweave.curate.shots.spans import Span, cut_off_span, further_span, spans, unread_span
 from reelweave.curate.source_pass.at_work import note_progress
 from reelweave.curate.source_pass.sampling import ClipPictures, FrameStats, PictureCollector
 from reelweave.curate.source_pass.scan import Scan, scan
@@ -181,7 +181,7 @@ class CutSource:
             )
         if scanned.further is not None:
             parts = [*parts, further_span(scanned.timeline, scanned.further)]
-        elif scanned.ended_by and not missing_span(scanned.timeline, promised_s):
+        elif scanned.ended_by and not cut_off_span(scanned.timeline, promised_s):
             parts = [*parts, unread_span(scanned.timeline, scanned.ended_by)]
         records = self.plan_records(source, sha256_of(file), parts)
         kept_spans = [span for span, record in zip(parts, records, strict=True) if record.state == "kept"]

@@ -1,7 +1,7 @@
 """One whole decode of a source: frame times, damage, shot transitions, picture size."""
 
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -21,7 +21,7 @@ from reelweave.curate.frames.container.further_film import begins_behind, furthe
 from reelweave.curate.frames.container.immersive import immersive
 from reelweave.curate.frames.container.stream_choice import SoundChoice, choose_sound, left_out
 from reelweave.curate.frames.decode.decoder import Decoder
-from reelweave.curate.frames.frame_times import Damage, FrameTimes, timeline
+from reelweave.curate.frames.frame_times import Damage, FrameTimes, Undecoded, timeline
 from reelweave.curate.frames.interlace import CombMeter, FieldOrder
 from reelweave.curate.frames.perceptual import PICTURE
 from reelweave.curate.frames.picture import Geometry, Shape, geometry, marks_of, oblique, size_at
@@ -89,6 +89,7 @@ class Decoded:
         sound: Stamps of the sound.
         shapes: Shapes of the pictures.
         coded: Times of coding of the packets in ticks, where frames may have none of their own.
+        undecoded: Function that returns the packets behind the last frame, given the stamp of its end.
     """
 
     probe: Probe
@@ -103,6 +104,7 @@ class Decoded:
     sound: SoundStamps
     shapes: tuple[Shape, ...] = ()
     coded: Sequence[int] = ()
+    undecoded: Callable[[float], Undecoded | None] | None = None
 
     def timeline(self, config: SourceStageConfig) -> FrameTimes:
         """Return the timeline of the source.
@@ -125,7 +127,12 @@ class Decoded:
             promised_s=self.probe.promised_s,
             coded=self.coded,
         )
-        line = replace(line, unmarked=unmarked, shapes=self.shapes if len(self.shapes) > 1 else ())
+        line = replace(
+            line,
+            unmarked=unmarked,
+            shapes=self.shapes if len(self.shapes) > 1 else (),
+            undecoded=self._undecoded(line),
+        )
         # What is missing at the begin leaves the cadence behind it as it is.
         is_clean = not any(hurt.first for hurt in line.damage)
         if self.pulldown is not None and line.constant and line.shifts_s is None and is_clean:
@@ -133,6 +140,16 @@ class Decoded:
         if line.times_s[-1] > limits.max_duration_s:
             raise too_long(limits)
         return line
+
+    def _undecoded(self, line: FrameTimes) -> Undecoded | None:
+        # Behind a break of the clock its first stamp tells no time.
+        since = -1 if line.breaks else 0
+        begin_pts = self.pts[since]
+        if self.undecoded is None or begin_pts is None:
+            return None
+        return self.undecoded(
+            begin_pts + float(line.times_s[-1] - line.times_s[:-1][since]) / float(self.time_base)
+        )
 
     def promised_s(self, line: FrameTimes) -> float | None:
         """Return the promised duration; that of an init segment and later segments counts from before the first one.
@@ -170,7 +187,7 @@ class Decoded:
 
     def uneven_sound(self, line: FrameTimes) -> str:
         """Return words for sound that ends before or behind its pictures; a clock that was repaired tells nothing."""
-        if not self.sound.tick_s or line.shifts_s is not None:
+        if not self.sound.tick_s or line.shifts_s is not None or line.undecoded is not None:
             return ""
         return uneven_end(self.sound, line, self._begin_s(line))
 
@@ -306,6 +323,7 @@ def _scan(file: BinaryIO, config: SourceStageConfig, segments: Sequence[Segment]
             packets.sound,
             decoder.shapes,
             packets.coded,
+            decoder.undecoded,
         )
         line = decoded.timeline(config)
         transitions = shots(detector, samples, line, config)

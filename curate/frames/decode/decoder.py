@@ -19,9 +19,11 @@ from reelweave.curate.frames.container.dolby_vision import without_base
 from reelweave.curate.frames.container.encryption import EncryptedError, is_encrypted
 from reelweave.curate.frames.container.side_data import Cropper
 from reelweave.curate.frames.decode.dv_blocks import DvBlocks
+from reelweave.curate.frames.decode.key_checks import KeyChecks
 from reelweave.curate.frames.decode.lost_frames import LostFrames
+from reelweave.curate.frames.decode.missing_pictures import MissingPictures, without_picture
 from reelweave.curate.frames.decode.slice_checks import SliceChecks
-from reelweave.curate.frames.frame_times import Damage
+from reelweave.curate.frames.frame_times import Damage, Undecoded
 from reelweave.curate.frames.interlace import FieldOrder, deinterlace, fields_fault
 from reelweave.curate.frames.picture import Shape, ShapeMeter
 from reelweave.curate.frames.probe import ProbeConfig, check_frame, check_size, too_long
@@ -39,6 +41,7 @@ _UNDERSTATED = "its header understates how far frames are moved in coding, and f
 _REPEATS = ("theora",)
 """Codecs of which an empty packet shows the frame before once more: Theora specification, 7."""
 _WRONG_CLUSTER = "a checksum of its Matroska is wrong; which frames are damaged is not known"
+_WRONG_KEY = "key frames are not read to their end: damaged, or joined with parameter sets of another part"
 _WITH_ALPHA = {"vp8": "libvpx", "vp9": "libvpx-vp9"}
 
 
@@ -86,7 +89,11 @@ class Decoder:
         self._tells_cut = "mpegts" not in stream.container.format.name
         self._cut_pts: int | None = None  # of the last packet, if its bytes are not all there
         self._lost, self._checks = LostFrames(stream), SliceChecks(stream)
-        self._blocks = DvBlocks(stream)
+        self._missing, self._unshown = (
+            MissingPictures(stream),
+            0,
+        )  # packets without a picture in damage in work
+        self._blocks, self._keys = DvBlocks(stream), KeyChecks(stream)
         self._clusters = None if file is None else ClusterChecks(file, stream)
         self._doubted: set[int | None] = set()  # stamps of packets in clusters with wrong checksums
         self._repeats = stream.codec_context.codec.canonical_name in _REPEATS
@@ -191,6 +198,10 @@ class Decoder:
                     is_cut = (packet.is_corrupt and self._tells_cut) or self._blocks.is_cut_off(packet)
                     self._cut_pts = packet.pts if is_cut else None
                 self._lost.expect(packet)
+                if packet.pts is None or packet.pts != self._cut_pts:
+                    self._missing.expect(packet)
+                if self._limits is not None:
+                    self._keys.expect(packet)
                 is_damaged = self._limits is not None and (
                     self._checks.is_damaged(packet) or self._blocks.is_damaged(packet)
                 )
@@ -230,16 +241,21 @@ class Decoder:
                         if self._lost.withholds:
                             self._mend()
                 for frame in decoded:
-                    if self._lost.before(frame) and self._shown:
-                        self._break_before()
+                    missing = self._missing.count_before(frame)
+                    if (self._lost.before(frame) or missing) and self._shown:
+                        self._break_before(missing)
                     is_cut = self._cut_pts is not None and frame.pts == self._cut_pts
                     is_doubted = frame.pts in self._doubted
-                    is_corrupt = is_damaged or is_cut or is_doubted or frame.is_corrupt
+                    wrong_since = self._keys.wrong_since(frame, self._shown)
+                    is_wrong = wrong_since is not None
+                    is_corrupt = is_damaged or is_cut or is_doubted or is_wrong or frame.is_corrupt
                     if (frame.key_frame or self._begins_anew(packet)) and not is_corrupt:
-                        self._mend()
+                        if self._keys.may_mend(frame):
+                            self._mend()
                     elif is_corrupt:
-                        self._break()
-                        self._reason = self._reason or (_WRONG_CLUSTER if is_doubted else "")
+                        self._break(wrong_since)
+                        fault = _WRONG_KEY if is_wrong else _WRONG_CLUSTER if is_doubted else ""
+                        self._reason = self._reason or fault
                     self._interlaced += frame.interlaced_frame
                     self._shown += 1
                 yield decoded
@@ -290,19 +306,29 @@ class Decoder:
             self._reason = f"{fault}, and nothing of its first {much} can be decoded"
         return lost
 
+    def undecoded(self, end_pts: float) -> Undecoded | None:
+        """Return the packets that gave no picture behind the last frame, by the stamp of its end, or None."""
+        return self._missing.at_end(end_pts)
+
     def damage(self) -> tuple[Damage, ...]:
         """Return the damage so far; complete after ``frames`` is exhausted."""
         self._mend()
         return tuple(self._damage)
 
-    def _break(self) -> None:
+    def _break(self, since: int | None = None) -> None:
+        """Note damage from the next frame on, or from one before it."""
         self._errors += 1
-        if self._broken_since is None:
-            self._broken_since = self._shown
+        since = self._shown if since is None else since
+        self._broken_since = since if self._broken_since is None else min(self._broken_since, since)
 
-    def _break_before(self) -> None:
-        """Note lost frames, in whose time the frame before them would be shown on."""
-        self._errors += self._broken_since is None
+    def _break_before(self, missing: int = 0) -> None:
+        """Note lost frames, in whose time the frame before them would be shown on.
+
+        Args:
+            missing: Packets that gave none, where these are counted.
+        """
+        self._unshown += missing
+        self._errors += self._broken_since is None and not missing
         before = self._shown - 1
         self._broken_since = before if self._broken_since is None else min(before, self._broken_since)
         if self._lost.is_understated:
@@ -317,10 +343,16 @@ class Decoder:
 
     def _mend(self) -> None:
         if self._broken_since is not None:
-            what = "packet" if self._errors == 1 else "packets"
-            reason = f"{self._errors} damaged {what}; frames that depend on them are unsafe"
-            self._damage.append(Damage(self._broken_since, self._shown, self._reason or reason))
-            self._broken_since, self._errors, self._reason = None, 0, ""
+            reason = self._reason or self._count_faults(self._shown - self._broken_since)
+            self._damage.append(Damage(self._broken_since, self._shown, reason))
+            self._broken_since, self._errors, self._unshown, self._reason = None, 0, 0, ""
+
+    def _count_faults(self, frames: int) -> str:
+        """Return in words what is wrong with packets, of which so many gave frames."""
+        if self._unshown and not self._errors:
+            return f"{without_picture(self._unshown, self._unshown + frames)}; frames that depend on them are unsafe"
+        what = "packet" if self._errors == 1 else "packets"
+        return f"{self._errors} damaged {what}; frames that depend on them are unsafe"
 
 
 def codec_with_alpha(stream: VideoStream) -> VideoCodecContext:

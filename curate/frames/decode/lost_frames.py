@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from collections import deque
-
 from av.packet import Packet
 from av.video.frame import PictureType, VideoFrame
 from av.video.stream import VideoStream
-
-_A_FRAME_EACH = "av1"
-"""Codec each of whose packets shows one frame, in order, so that a stamp without its frame is a lost frame."""
 
 _EXACT = ("mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm")
 """Containers whose stamps tell lost frames behind a first packet that counts as key.
@@ -49,8 +44,7 @@ class LostFrames:
 
     def __init__(self, stream: VideoStream) -> None:
         codec = stream.codec_context.codec.canonical_name
-        self._counts, self._guesses = codec == _A_FRAME_EACH, codec in _GUESSES
-        self._due: deque[int] = deque()
+        self._guesses = codec in _GUESSES
         self.withholds = codec == _WITHHOLDS
         self._by_error = stream.container.format.name not in _EXACT or self.withholds
         self._first_pts: list[int | None] = []  # of packets so far, until a frame is shown
@@ -74,8 +68,6 @@ class LostFrames:
             self.begins_with_key |= is_key and not self._first_pts
             self._unkeyed += not is_key and self._unkeyed == len(self._first_pts)
             self._first_pts.append(packet.pts)
-        if self._counts and packet.pts is not None:
-            self._due.append(packet.pts)
         if self.withholds and packet.pts is not None:
             self._note_late(packet.pts, packet.is_keyframe)
 
@@ -122,8 +114,6 @@ class LostFrames:
         if frame.pts is None:
             return False
         is_lost = self._failed and self._end_pts is not None and frame.pts > self._end_pts
-        while self._due and self._due[0] <= frame.pts:
-            is_lost |= self._due.popleft() < frame.pts
         is_late = frame.pts in self._late
         self._late.discard(frame.pts)
         self.is_understated = bool(self._late) and not is_late
@@ -139,7 +129,7 @@ class LostFrames:
     def at_end(self) -> bool:
         """Return whether frames are lost at the end."""
         self.is_understated = bool(self._late)
-        return bool(self._due) or self.is_understated
+        return self.is_understated
 
 
 def _is_key(packet: Packet[VideoStream]) -> bool:

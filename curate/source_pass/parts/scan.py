@@ -181,6 +181,9 @@ def scan_part(
         skipped = 0 if begin_pts is None else packets.leading(begin_pts)
         if any(hurt.last > skipped for hurt in decoder.damage()):
             raise SourceError("some of it is damaged")
+        last_pts = frames.pts[-1] + 1 if frames.pts else 0
+        if end_pts is None and decoder.undecoded(last_pts) is not None:
+            raise SourceError("its last packets give no picture")
         if decoder.interlaced and inverts:
             raise SourceError("some of it is interlaced")
         if comb is not None and comb.some():
