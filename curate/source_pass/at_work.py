@@ -15,6 +15,9 @@ from reelweave.curate.ledger.ledger import Ledger
 from reelweave.loader.errors import RunError
 
 NOTE_EVERY_S = 30.0
+_FIRST_NOTE_S = 5.0
+"""Seconds of work on a source after which it is named."""
+_LOOK_EVERY_S = 10.0
 _FOLDER = "at_work/"
 
 
@@ -23,13 +26,14 @@ class _Watched:
 
     def __init__(self, file: BinaryIO, note: Callable[[int, float], None], every_s: float) -> None:
         self._file, self._note, self._every_s = file, note, every_s
-        self._began = self._noted = time.monotonic()
+        self._began = time.monotonic()
+        self._due = self._began + min(_FIRST_NOTE_S, every_s)
 
     def read(self, size: int = -1) -> bytes:
         data = self._file.read(size)
         now = time.monotonic()
-        if now - self._noted >= self._every_s:
-            self._noted = now
+        if now >= self._due:
+            self._due = now + self._every_s
             self._note(self._file.tell(), now - self._began)
         return data
 
@@ -56,7 +60,7 @@ def note_progress(
         identity: Identity of the source.
         uri: URI of the source, for people.
         size: Size in bytes of what is read of the source.
-        every_s: Seconds between notes.
+        every_s: Seconds between notes; the first one comes sooner.
         part: Description of the part that is worked on, where it is not the whole source.
         begin: Place in the file, about, where that begins.
     """
@@ -90,7 +94,7 @@ def at_work(ledger: Ledger) -> list[tuple[str, float, float, str]]:
 
 
 @contextmanager
-def watching(ledger: Ledger, show: Callable[[], object], every_s: float = NOTE_EVERY_S) -> Iterator[None]:
+def watching(ledger: Ledger, show: Callable[[], object], every_s: float = _LOOK_EVERY_S) -> Iterator[None]:
     """Call ``show`` now and then from a thread; remove notes of killed workers before and after."""
     stop = threading.Event()
 

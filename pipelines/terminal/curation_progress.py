@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -90,6 +90,12 @@ def describe_progress(progress: "Progress") -> str:
     return "; ".join(parts)
 
 
+def age_progress(progress: "Progress", age_s: float) -> "Progress":
+    """Return progress of some seconds ago as it is now: sources in work are so much longer in work."""
+    at_work = tuple((source, share, round(seconds + age_s, 1)) for source, share, seconds in progress.at_work)
+    return replace(progress, at_work=at_work)
+
+
 def json_line(progress: "Progress", run: str) -> str:
     """Return progress as one JSON object with the time and the run."""
     at = datetime.now().astimezone().isoformat(timespec="seconds")
@@ -110,7 +116,7 @@ class _Lines:
     def __init__(self, write: "Callable[[Progress], None]", every_s: float) -> None:
         self._write, self._every_s = write, every_s
         self._last: Progress | None = None
-        self._written_at = float("-inf")
+        self._written_at = self._shown_at = float("-inf")
         self._lock = threading.Lock()
 
     def show(self, progress: "Progress") -> None:
@@ -119,7 +125,7 @@ class _Lines:
             is_new = before is None or before.phase != progress.phase
             went_on = before is None or before.done < before.total
             ended = progress.done == progress.total and (is_new or went_on)
-            self._last = progress
+            self._last, self._shown_at = progress, time.monotonic()
             if is_new or ended:
                 self._say()
 
@@ -145,7 +151,7 @@ class _Lines:
     def _say(self) -> None:
         self._written_at = time.monotonic()
         if self._last is not None:
-            self._write(self._last)
+            self._write(age_progress(self._last, self._written_at - self._shown_at))
 
 
 @contextmanager

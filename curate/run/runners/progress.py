@@ -5,6 +5,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
+from typing import NamedTuple
 
 from reelweave.curate.ledger.ledger import Ledger
 from reelweave.curate.ledger.records import SourceSummary
@@ -70,6 +71,18 @@ class Finished:
     failed: int = 0
 
 
+class _Working(NamedTuple):
+    """Source in work.
+
+    Attributes:
+        note: What its worker noted, see `at_work`.
+        since: Time at which this was read first, of `time.monotonic`.
+    """
+
+    note: tuple[str, float, float, str]
+    since: float
+
+
 class Meter:
     """Progress over the sources of a run.
 
@@ -112,7 +125,7 @@ class Meter:
         self._weight = before.pixel_s
         self._weight_before, self._began = self._weight, time.monotonic()
         self._written_at = float("-inf")
-        self._at_work: tuple[tuple[str, float, float, str], ...] = ()
+        self._at_work: tuple[_Working, ...] = ()
         self._lock = threading.RLock()
 
     def mark_done(self, uri: str, summary: SourceSummary) -> None:
@@ -144,8 +157,11 @@ class Meter:
         active = at_work(self._ledger)
         if active:
             uri, share, seconds, part = active[0]
+            now = time.monotonic()
             with self._lock:
-                self._at_work = tuple(active[:SLOWEST])
+                # A note is older than half a minute at times; what it says of the time goes on.
+                since = {work.note: work.since for work in self._at_work}
+                self._at_work = tuple(_Working(note, since.get(note, now)) for note in active[:SLOWEST])
                 self.show(f"{_part_name(uri, part)}: {share:.0%} after {seconds / 60:.0f} min")
 
     def _report_progress(self, current: str) -> Progress:
@@ -182,8 +198,8 @@ class Meter:
             current=current,
             slowest=tuple(self._slowest),
             at_work=tuple(
-                (_part_name(uri, part), share, seconds)
-                for uri, share, seconds, part in self._at_work
+                (_part_name(uri, part), share, seconds + time.monotonic() - since)
+                for (uri, share, seconds, part), since in self._at_work
                 if uri in self._waiting
             ),
         )

@@ -9,6 +9,7 @@ import pytest
 
 from reelweave.curate.ledger.ledger import Ledger
 from reelweave.curate.ledger.records import Record, SourceSummary
+from reelweave.curate.run.runners import progress
 from reelweave.curate.run.runners.progress import ClipMeter, Finished, Meter, Progress
 from reelweave.curate.source_pass.at_work import at_work, note_progress, watching
 from reelweave.curate.sources.inputs import SourceRef
@@ -35,6 +36,20 @@ def test_a_long_source_says_how_far_it_is(ledger: Ledger) -> None:
     assert seen[0].current == "raw/film.mp4: 25% after 0 min"
     assert ledger.notes.read("status")["at_work"][0][:2] == ["raw/film.mp4", 0.25]
     assert at_work(ledger) == []
+
+
+def test_the_time_in_work_goes_on_between_two_notes(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line said "28% read after 35 s" again and again."""
+    now = [1000.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    seen: list[Progress] = []
+    meter = Meter([SourceRef("raw/film.mp4", 4000, "v")], Finished(), seen.append, ledger)
+    with note_progress(io.BytesIO(bytes(4000)), ledger, "id", "raw/film.mp4", 4000) as file:
+        for now[0] in (1004.9, 1005.0, 1020.0, 1034.9, 1035.0):
+            file.read(100)
+            meter.show_at_work()
+    assert [round(shown.at_work[0][2], 1) for shown in seen] == [5.0, 20.0, 34.9, 35.0]
+    assert [shown.at_work[0][1] for shown in seen] == [0.05, 0.05, 0.05, 0.125]
 
 
 def test_finished_sources_are_counted_by_state_and_stay_in_the_status_of_later_stages(ledger: Ledger) -> None:

@@ -19,7 +19,12 @@ from reelweave.loader.storage.leases.holder import LeaseHolder
 from reelweave.loader.storage.names import LEASE
 from reelweave.pipelines.cli import main
 from reelweave.pipelines.terminal.console import progress_bars
-from reelweave.pipelines.terminal.curation_progress import curation_progress, describe_progress, duration
+from reelweave.pipelines.terminal.curation_progress import (
+    age_progress,
+    curation_progress,
+    describe_progress,
+    duration,
+)
 from tests.media import write_video
 from tests.warm import Warm
 
@@ -96,6 +101,11 @@ def test_bars_remember_steps_that_lie_far_apart(monkeypatch: pytest.MonkeyPatch)
             clock[0] += 90.0
             bars.update(task, completed=done)
         assert bars.tasks[0].time_remaining == pytest.approx(180, abs=2)
+
+
+def test_a_line_that_is_said_again_counts_the_time_since() -> None:
+    assert "long.mp4: 43% read after 5 min" in describe_progress(HALF)
+    assert "long.mp4: 43% read after 6 min" in describe_progress(age_progress(HALF, 60.0))
 
 
 def test_a_phase_of_unknown_length_says_that_it_has_begun(capsys: pytest.CaptureFixture[str]) -> None:
