@@ -138,6 +138,10 @@ class PacketTimes:
             self._latest_s = max(self._latest_s, begin_s)
             self._steps[lasting_s] += 1
 
+    def hold(self, slots: int) -> None:
+        """Hold the last picture of AVI over the empty slots behind it, which are no packets."""
+        self.ticks += slots
+
     @property
     def last_s(self) -> float:
         """Time at which the last picture ends, seconds."""

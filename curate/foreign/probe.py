@@ -14,6 +14,7 @@ from av.video.stream import VideoStream
 
 from reelweave.curate.foreign.pace import PacketTimes, pace_of, pace_of_image
 from reelweave.curate.foreign.size_headers import SizeHeaders
+from reelweave.curate.frames.container.avi_index import held_slots
 from reelweave.curate.frames.container.cluster_checks import ClusterChecks
 from reelweave.curate.frames.container.cut_off import cut_off
 from reelweave.curate.frames.container.dolby_vision import without_base
@@ -44,7 +45,7 @@ from reelweave.loader.dataset.tars.pictures import (
 )
 from reelweave.loader.errors import refuse_shortage
 
-PROBE_VERSION = 24
+PROBE_VERSION = 25
 """Revision of this code: higher when the same bytes give other values; tars probed by older code are read again."""
 
 _MAX_SIDE = 16384
@@ -117,7 +118,7 @@ def probe(data: bytes | memoryview) -> Media:
             raise SourceError(dolby_vision.fault)
         packets, heads = PacketFrames(container, stream), SizeHeaders(stream.codec_context)
         times, frame = _demux(container, stream, packets, heads, io.BytesIO(data))
-        if times.promised > (times.ticks if times.counts_ticks else times.packets):
+        if times.promised > _count_stored(times, stream, data):
             raise SourceError(
                 f"is cut off: its header promises {times.promised} frames, {times.packets} are there"
             )
@@ -212,7 +213,21 @@ def _demux(
             frame = None if is_left_out(packet, coded) else next(iter(frames), None)
     if frame is None:
         raise SourceError("has no frame that can be decoded")
+    if times.counts_ticks:
+        times.hold(held_slots(data, stream.index))
     return times, frame
+
+
+def _count_stored(times: PacketTimes, stream: VideoStream, data: bytes | memoryview) -> int:
+    """Return how many frames of those that the header promises are there, hidden ones too; of AVI, how many ticks."""
+    if times.counts_ticks:
+        return times.ticks
+    if times.packets >= times.promised or not times.lasts_as_coded:
+        return times.packets
+    # FFmpeg gives no packet for pictures that an edit list of MP4 hides, if none shown refers to them.
+    options = {"format_whitelist": FORMATS, "ignore_editlist": "1"}
+    with av.open(io.BytesIO(data), options=options) as container:
+        return sum(packet.size > 0 for packet in container.demux(container.streams[stream.index]))
 
 
 def _shown_size(frame: VideoFrame, pixel_aspect: Fraction | None) -> tuple[int, int]:

@@ -3,14 +3,14 @@
 import re
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import BinaryIO, Literal, cast
+from typing import BinaryIO, Literal
 
 from av.container import InputContainer
-from av.format import Flags
 from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 from pydantic import Field
 
+from reelweave.curate.frames.clocks.coding_times import is_timed
 from reelweave.curate.frames.clocks.packet_rate import packet_rate
 from reelweave.curate.frames.container.cut_off import Promise, promise_of
 from reelweave.curate.frames.container.side_data import side_data
@@ -157,14 +157,9 @@ def probe(
     return header
 
 
-def _is_raw(container: InputContainer) -> bool:
-    """Return whether a stream has no container, and so no times."""
-    return bool(container.format.flags & cast(int, Flags.no_timestamps.value))
-
-
 def _counts_frames(container: InputContainer) -> bool:
     """Return whether packets say no more of the rate: MP4 counts its frames, and raw streams have no times."""
-    return "mp4" in container.format.name or _is_raw(container)
+    return "mp4" in container.format.name or not is_timed(container)
 
 
 def _stated_rate(container: InputContainer, stream: VideoStream) -> Fraction | None:
@@ -173,7 +168,7 @@ def _stated_rate(container: InputContainer, stream: VideoStream) -> Fraction | N
     Raises:
         SourceError: a raw stream states none, where FFmpeg would assume 25 frames per second.
     """
-    if not _is_raw(container):
+    if is_timed(container):
         return stream.average_rate or stream.base_rate
     if not stream.codec_context.framerate:
         raise SourceError(

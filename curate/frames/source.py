@@ -12,6 +12,7 @@ from av.container import InputContainer
 from av.packet import Packet
 from av.video.stream import VideoStream
 
+from reelweave.curate.frames.clocks.coding_times import keep_missing_stamps
 from reelweave.curate.frames.container.encryption import (
     EncryptedError,
     boxes,
@@ -33,6 +34,7 @@ from reelweave.loader.dataset.samples.frames.video_stream import (
     has_decoder,
     pictures_of,
 )
+from reelweave.loader.dataset.tars.media import FORMATS
 from reelweave.loader.dataset.tars.pictures import has_further_picture
 from reelweave.loader.errors import refuse_shortage
 
@@ -43,9 +45,10 @@ CONTAINERS = (
 )
 MAX_PIXELS = 8192 * 8192
 _IO_BUFFER_BYTES = 1 << 20
-_SIGNED = "flv,ogg,asf,mxf"
+_SIGNED = "flv,ogg,asf,mxf,rm"
 """Containers of raw videos that samples are not read in, and that begin with bytes of their own."""
 
+_PACK = b"\0\0\x01\xba"  # first bytes of MPEG-PS (MPG, VOB)
 _HEAD_BYTES = 4096
 _OTHER_KINDS = {
     re.compile(rb"\x89PNG\r\n"): "a PNG picture",
@@ -115,6 +118,7 @@ def open_video(
             stream = _choose_stream(container, frames)
         except SourceError as error:  # the head of an encrypted tag of FLV reads as a codec that nobody knows
             raise SourceError(encryption(file) or str(error)) from error
+        keep_missing_stamps(container, stream)
         # One thread decodes damaged streams deterministically; parallelism comes from other sources.
         stream.thread_type = "NONE"
         stream.codec_context.thread_count = 1
@@ -174,7 +178,7 @@ def _open_container(file: BinaryIO, max_pixels: int, containers: str) -> InputCo
             or _missing_index(file)
             or _raw_stream(file)
             or (_other_kind(file) if containers == CONTAINERS else None)
-            or (_other_container(file, max_pixels) if containers not in (CONTAINERS, _SIGNED) else None)
+            or (_other_container(file, max_pixels) if containers == FORMATS else None)
             or "cannot be opened: no video container, or encrypted as a whole, or its index is missing or damaged"
             f" ({getattr(error, 'strerror', None) or error})"
         ) from error
@@ -183,15 +187,19 @@ def _open_container(file: BinaryIO, max_pixels: int, containers: str) -> InputCo
 def _other_container(file: BinaryIO, max_pixels: int) -> str | None:
     """Return the reason for a film in a container of raw videos, which no sample has, or None for other files."""
     file.seek(0)
+    containers = f"{_SIGNED},mpeg" if file.read(4) == _PACK else _SIGNED
+    file.seek(0)
     try:
         # FFmpeg knows these by their first bytes; damaged bytes may look like others, such as raw streams.
-        with _open_container(file, max_pixels, _SIGNED) as container:
+        with _open_container(file, max_pixels, containers) as container:
             name = container.format.name
     except SourceError:
         return None
+    # MPEG-PS stamps no more than some of its pictures; Matroska wants a stamp for each.
+    name, option = ("MPEG-PS", "-fflags +genpts ") if name == "mpeg" else (name, "")
     return (
         f"is {name}, which samples are not read in; give it another container, as by"
-        " `ffmpeg -i FILE -c copy FILE.mkv`"
+        f" `ffmpeg {option}-i FILE -c copy FILE.mkv`"
     )
 
 

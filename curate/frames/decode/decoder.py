@@ -13,6 +13,7 @@ from av.video.stream import VideoStream
 
 from reelweave.curate.frames.budget import check_pixels
 from reelweave.curate.frames.clocks.clock import JUMP_S
+from reelweave.curate.frames.clocks.coding_times import is_timed, use_coding_times
 from reelweave.curate.frames.container.cluster_checks import ClusterChecks
 from reelweave.curate.frames.container.description import described_stream
 from reelweave.curate.frames.container.dolby_vision import without_base
@@ -96,6 +97,7 @@ class Decoder:
         self._blocks, self._keys = DvBlocks(stream), KeyChecks(stream)
         self._clusters = None if file is None else ClusterChecks(file, stream)
         self._doubted: set[int | None] = set()  # stamps of packets in clusters with wrong checksums
+        self._is_timed = is_timed(stream.container)
         self._repeats = stream.codec_context.codec.canonical_name in _REPEATS
         self._last_frame: VideoFrame | None = None
         self._over_black = OverBlack()
@@ -223,6 +225,8 @@ class Decoder:
                     if self._shows_alpha:
                         decoded = [self._over_black(frame) for frame in decoded]
                     decoded = self._order.sort(decoded, packet)
+                    if self._is_timed:
+                        use_coding_times(decoded)
                 except av.error.FFmpegError as error:
                     refuse_shortage(error, "decode a picture")
                     if self._limits is not None:

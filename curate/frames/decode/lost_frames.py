@@ -6,6 +6,8 @@ from av.packet import Packet
 from av.video.frame import PictureType, VideoFrame
 from av.video.stream import VideoStream
 
+from reelweave.curate.frames.clocks.coding_times import is_timed
+
 _EXACT = ("mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm")
 """Containers whose stamps tell lost frames behind a first packet that counts as key.
 
@@ -47,6 +49,7 @@ class LostFrames:
         self._guesses = codec in _GUESSES
         self.withholds = codec == _WITHHOLDS
         self._by_error = stream.container.format.name not in _EXACT or self.withholds
+        self._is_timed = is_timed(stream.container)
         self._first_pts: list[int | None] = []  # of packets so far, until a frame is shown
         self._unkeyed = 0  # of these, before the first key frame
         self._begins = True
@@ -67,7 +70,7 @@ class LostFrames:
             is_key = _is_key(packet) if not self._first_pts else packet.is_keyframe
             self.begins_with_key |= is_key and not self._first_pts
             self._unkeyed += not is_key and self._unkeyed == len(self._first_pts)
-            self._first_pts.append(packet.pts)
+            self._first_pts.append(packet.dts if packet.pts is None and self._is_timed else packet.pts)
         if self.withholds and packet.pts is not None:
             self._note_late(packet.pts, packet.is_keyframe)
 

@@ -12,6 +12,7 @@ from reelweave.curate.foreign.probe import probe
 from reelweave.curate.frames.source import SourceError
 from reelweave.loader.errors import RunError
 from reelweave.loader.read.decode import decode
+from tests.curate.frames.clocks.test_coded_times import without_pictures
 from tests.foreign_tars import picture, video
 from tests.media import numbered_frame, write_video
 
@@ -127,3 +128,31 @@ def test_matroska_that_ends_within_a_cluster_is_cut_off(suffix: str, tmp_path: P
             probe(data[: int(len(data) * share)])
     cues = data.rindex(b"\x1c\x53\xbb\x6b")
     assert probe(data[: cues + 6]) == probe(data), "all pictures are there, the index behind them is not"
+
+
+def test_what_is_hidden_or_held_is_not_cut_off(tmp_path: Path) -> None:
+    """FFmpeg gives no packet for pictures that an edit list hides, nor for empty slots at the end of AVI."""
+    hidden, hold = 15, 7
+    path = tmp_path / "hidden.mov"
+    whole = write_video(tmp_path / "whole.mov", (60,), codec="mjpeg", pix_fmt="yuvj420p")
+    with av.open(whole) as source, av.open(path, "w") as target:
+        stream = source.streams.video[0]
+        copy = target.add_stream_from_template(stream)
+        for packet in source.demux(stream):
+            if packet.size:
+                packet.stream = copy
+                packet.pts = packet.dts = packet.pts - int(hidden / 25 / packet.time_base)
+                target.mux(packet)
+    assert (media := probe(path.read_bytes())).frames == 60 - hidden
+    assert media.duration_s == pytest.approx((60 - hidden) / 25)
+    with pytest.raises(SourceError, match="cut off"):
+        probe(path.read_bytes()[:-2000])
+    path = write_video(tmp_path / "held.avi", (60,), codec="mjpeg", pix_fmt="yuvj420p")
+    held = probe(without_pictures(path.read_bytes(), 60 - hold, 60))
+    assert held.frames == 60 - hold
+
+
+def test_mpeg_ps_is_called_by_its_name(tmp_path: Path) -> None:
+    path = write_video(tmp_path / "a.mpg", (50,), codec="mpeg2video")
+    with pytest.raises(SourceError, match=r"is MPEG-PS, .*`ffmpeg -fflags .genpts -i FILE -c copy FILE.mkv`"):
+        probe(path.read_bytes())

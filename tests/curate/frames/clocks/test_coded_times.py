@@ -9,10 +9,12 @@ import av
 import numpy as np
 import pytest
 
+from reelweave.curate.config import SourceStageConfig
 from reelweave.curate.frames.container.avi_index import held_slots
 from reelweave.curate.source_pass.remarks import CODED
+from reelweave.curate.source_pass.scan import scan
 from tests.cutting import curated, sound
-from tests.media import read_numbers, write_video
+from tests.media import numbered_frame, read_numbers, write_video
 
 FRAMES, GROUP, HOLE = 60, 20, 12
 ONE_SHOT = {"detector": "fixed", "fixed": {"stride_s": 9}}
@@ -44,9 +46,14 @@ def test_a_hole_among_moved_frames_is_a_picture_that_is_held(codec: str, first: 
     assert CODED in record.reason
 
 
-@pytest.mark.parametrize(("first", "b_frames"), [(FRAMES, 2), (2 * GROUP, 0)])
-def test_without_holes_or_moved_frames_nothing_is_in_doubt(first: int, b_frames: int, tmp_path: Path) -> None:
-    path = film(tmp_path / "plain.avi", "mpeg4", first, b_frames)
+@pytest.mark.parametrize(
+    ("codec", "first", "b_frames"),
+    [("mpeg4", FRAMES, 2), ("mpeg4", 2 * GROUP, 0), ("libx264", 2 * GROUP, 0)],
+)
+def test_without_holes_or_moved_frames_nothing_is_in_doubt(
+    codec: str, first: int, b_frames: int, tmp_path: Path
+) -> None:
+    path = film(tmp_path / "plain.avi", codec, first, b_frames)
     ((record, clip),) = curated(path, tmp_path / "out", shots=ONE_SHOT)
     held = [first - 1] * HOLE if first < FRAMES else []
     assert read_numbers(clip) == sorted([*range(FRAMES), *held])
@@ -114,3 +121,25 @@ def test_an_index_that_never_comes_is_not_looked_for_without_end() -> None:
     file = Counted(b"RIFF" + struct.pack("<I", 1 << 20) + b"AVI " + bytes(1 << 20))
     assert held_slots(file, 0) == 0
     assert file.reads < 100
+
+
+def test_h264_in_asf_is_shown_at_its_own_times(tmp_path: Path) -> None:
+    """PyAV asks FFmpeg for guesses of missing stamps, which are those of the next packet."""
+    path, hold = tmp_path / "a.wmv", 20
+    with av.open(path, "w", format="asf") as target:
+        pictures = target.add_stream("libx264", rate=25, options={"bf": "0"})
+        pictures.width, pictures.height, pictures.pix_fmt = 192, 128, "yuv420p"
+        pictures.codec_context.time_base = Fraction(1, 25)
+        for number in range(FRAMES):
+            picture = av.VideoFrame.from_ndarray(numbered_frame(number, 192, 128))
+            picture.pts, picture.time_base = number + (hold if number > 30 else 0), Fraction(1, 25)
+            target.mux(pictures.encode(picture))
+        target.mux(pictures.encode(None))
+    with av.open(path) as container:
+        (begin_s, *_) = (float(packet.dts * packet.time_base) for packet in container.demux() if packet.size)
+    with path.open("rb") as file, scan(file, SourceStageConfig()) as scanned:
+        assert float(scanned.begin_pts) / 1000 == pytest.approx(begin_s)
+        gaps_s = np.diff(scanned.timeline.times_s)
+    assert np.flatnonzero(gaps_s > 0.1).tolist() == [30]
+    ((_, clip),) = curated(path, tmp_path / "out", shots=ONE_SHOT)
+    assert read_numbers(clip) == sorted([*range(FRAMES), *[30] * hold])
