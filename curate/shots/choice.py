@@ -1,8 +1,8 @@
 """Choice of the shot detector."""
 
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from reelweave.curate.models.device import Device
 from reelweave.curate.shots.colour.detector import ColourDetector, ColourDetectorConfig
@@ -20,6 +20,7 @@ class ShotConfig(Settings):
     """Splitting of sources into shots; docs/benchmarks/shots.md compares the detectors."""
 
     SPEED_ONLY: ClassVar = frozenset({"device"})
+    ADDED: ClassVar = frozenset({"min_confidence"})
     READ_WITH: ClassVar = {
         "device": ("detector", _NETWORKS),
         "colour": ("detector", ("colour", "hybrid")),
@@ -33,6 +34,13 @@ class ShotConfig(Settings):
         description="shot detector. colour: fast, on the CPU. transnetv2: a neural network, twenty times as slow."
         " hybrid: colour, with the network for doubtful transitions. fixed: cuts at a fixed stride",
     )
+    min_confidence: float = Field(
+        0.0,
+        ge=0,
+        le=0.95,
+        description="minimum probability that a clip holds no transition that was seen and doubted: shots also end at"
+        " changes that are more probable than 1 less this, for colour and hybrid. 0 adds none to the thresholds",
+    )
     device: Device = Field(
         "cpu",
         description="device of the network of transnetv2 and hybrid; on a GPU each worker reserves run.shots_gpus of"
@@ -44,6 +52,15 @@ class ShotConfig(Settings):
     hybrid: HybridConfig = Field(HybridConfig(), description="thresholds of hybrid")
     transnetv2: TransNetConfig = Field(TransNetConfig(), description="thresholds of transnetv2")
     fixed: FixedStrideConfig = Field(FixedStrideConfig(), description="stride of fixed")
+
+    @model_validator(mode="after")
+    def _probabilities(self) -> Self:
+        if self.min_confidence and self.detector not in ("colour", "hybrid"):
+            raise ValueError(
+                f"min_confidence needs probabilities, which shots.detector={self.detector} does not give; set"
+                " shots.detector=colour or hybrid, or leave it out"
+            )
+        return self
 
     @property
     def may_use_gpu(self) -> bool:
@@ -77,7 +94,7 @@ def make_detector(config: ShotConfig, fps: float) -> ShotDetector:
     if config.detector == "transnetv2":
         detector = TransNetDetector(config.transnetv2, config.device)
     elif config.detector == "hybrid":
-        detector = HybridDetector(config.hybrid, config.colour, config.device)
+        detector = HybridDetector(config.hybrid, config.colour, config.device, config.min_confidence)
     else:
-        detector = ColourDetector(config.colour)
+        detector = ColourDetector(config.colour, min_confidence=config.min_confidence)
     return thin_frames(detector, frame_step(fps))

@@ -25,7 +25,7 @@ from reelweave.curate.shots.transnet import (
     network,
     transitions,
 )
-from reelweave.curate.shots.types import Transition, overlap
+from reelweave.curate.shots.types import Candidate, Transition, overlap
 from reelweave.loader.settings import Settings
 
 _BATCH = 16  # frames between two collections of nominations
@@ -57,11 +57,18 @@ class HybridDetector:
         config: Thresholds of nominations and of the network.
         colour: Thresholds above which the colour detector decides alone.
         device: Device of the network.
+        min_confidence: As of `ColourDetector`.
     """
 
-    def __init__(self, config: HybridConfig, colour: ColourDetectorConfig, device: Device = "cpu") -> None:
+    def __init__(
+        self,
+        config: HybridConfig,
+        colour: ColourDetectorConfig,
+        device: Device = "cpu",
+        min_confidence: float = 0.0,
+    ) -> None:
         self._believed = TransNetConfig(threshold=config.threshold)
-        self._colour = ColourDetector(colour, config.nominations)
+        self._colour = ColourDetector(colour, config.nominations, min_confidence)
         self._judge = network(device)
         self._rows, self._columns = (
             area_weights(from_, to)
@@ -96,6 +103,10 @@ class HybridDetector:
         self._decide(self._colour.take_doubtful(finished=True))
         confirmed = [each for each in self._confirmed if not _near(each, sure)]
         return sorted([*sure, *confirmed], key=lambda transition: transition.start_frame)
+
+    def candidates(self) -> list[Candidate]:
+        """Return what colour weighed; its probabilities are those before the network was asked."""
+        return self._colour.candidates()
 
     def _decide(self, doubtful: list[Transition]) -> None:
         for nomination in doubtful:

@@ -160,7 +160,7 @@ def score(truth: Truth, reported: Sequence[Transition]) -> FileScore:
         candidates = [
             index
             for index, transition in enumerate(truth.transitions)
-            if _finds(report, transition) and len(matched[index]) < transition.allowed_boundaries
+            if finds(report, transition) and len(matched[index]) < transition.allowed_boundaries
         ]
         if candidates:
             # A report that fits a required transition and one beside it that is not required counts for the former.
@@ -244,7 +244,8 @@ def analysis_frames(path: Path, size: tuple[int, int]) -> Iterator[NDArray[np.ui
             yield scale(frame)
 
 
-def _finds(report: Transition, transition: TrueTransition) -> bool:
+def finds(report: Transition, transition: TrueTransition) -> bool:
+    """Return whether a report finds a transition, by the rules of `score`."""
     if transition.hard:
         return (
             abs(report.start_frame - transition.start_frame) <= TOLERANCE

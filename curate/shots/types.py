@@ -23,6 +23,29 @@ class Transition:
     kind: Literal["cut", "gradual"]
 
 
+CandidateKind = Literal["cut", "abrupt", "dissolve", "gradual", "fade"]
+"""Kinds of candidates, by what a detector sees.
+
+cut: a step between neighbouring frames. abrupt: one that makes the whole change. fade: over an even tone. dissolve: a
+run with a mixture of the pictures before and after it. gradual: any other run, such as a wipe or a whip pan.
+"""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """Change that a detector weighed, reported or not.
+
+    Attributes:
+        transition: The change, as it would be reported.
+        kind: What the detector sees.
+        score: Its measure of certainty, 0 to 1; no probability.
+    """
+
+    transition: Transition
+    kind: CandidateKind
+    score: float
+
+
 class KnownTransitions(NamedTuple):
     """Transitions known before the end of the video.
 
@@ -91,6 +114,14 @@ class ShotDetector(Protocol):
 
     def finish(self) -> list[Transition]:
         """Return all transitions, sorted and disjoint; ends the input."""
+
+
+@runtime_checkable
+class WeighingDetector(Protocol):
+    """Detector that says what it weighed, reported or not."""
+
+    def candidates(self) -> list[Candidate]:
+        """Return, after `finish`, all changes that were weighed, of which several may lie at one place."""
 
 
 def segments(transitions: Sequence[Transition], frames: int) -> list[Segment]:

@@ -101,9 +101,9 @@ def _outcome(stages: Sequence[StageTotal]) -> Chart:
 
 def _rate_note(rates: BitRates) -> str:
     """Return what stands below the size of all clips: their mean bit rate and the largest one."""
-    if rates.mean is None or rates.most is None:
+    if rates.mean is None or rates.largest is None:
         return "size of clips"
-    return f"size of clips, {rates.mean:.3g} Mbit/s (at most {rates.most:.3g})"
+    return f"size of clips, {rates.mean:.3g} Mbit/s (at most {rates.largest:.3g})"
 
 
 def _ladder(name: str, title: str, binned: Histogram | BitRates) -> Chart:

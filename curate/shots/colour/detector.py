@@ -1,6 +1,7 @@
 """Default shot detector: colour and structure of the picture, on a CPU, while decoding."""
 
 import bisect
+import math
 from array import array
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from reelweave.curate.shots.colour.abrupt import is_abrupt
+from reelweave.curate.shots.colour.calibration import score_at
 from reelweave.curate.shots.colour.fades import FadeFinder
 from reelweave.curate.shots.colour.features import HEIGHT, WIDTH, Floats, dissimilarity, features
 from reelweave.curate.shots.colour.gradual import LikelyRun, RunCollector
@@ -17,7 +19,7 @@ from reelweave.curate.shots.colour.history import FeatureWindow
 from reelweave.curate.shots.colour.mixture import holds_mixture
 from reelweave.curate.shots.colour.probabilities import CUT_REACH, GRADUAL_REACH, TransitionProbabilities
 from reelweave.curate.shots.colour.steady import leads_between_still_pictures
-from reelweave.curate.shots.types import KnownTransitions, Transition, overlap
+from reelweave.curate.shots.types import Candidate, CandidateKind, KnownTransitions, Transition, overlap
 from reelweave.loader.settings import Settings
 
 _Found = TypeVar("_Found")
@@ -35,6 +37,9 @@ _SURE_CUT = 0.8  # probability of a hard cut that overrides any run around it; i
 _ABRUPT = 0.5  # share of the threshold above which a cut is reported whose one step makes the whole change
 _CONFIRMED = 0.84  # share of the threshold above which a run is reported that the pictures confirm
 _LIKELY = 0.35  # share of the threshold above which a frame extends a run
+_CANDIDATE = (
+    0.02  # probability of a hard cut above which it is a candidate; a run is one whatever its frames say
+)
 _LEAST_LIKELY = 0.25  # minimum probability of a frame in a run, for any threshold
 SETTLED_AFTER = GRADUAL_REACH + 5
 """Frames analysed after a doubtful transition until no better one can replace it."""
@@ -100,20 +105,31 @@ class ColourDetector:
     Args:
         config: Thresholds of reported transitions.
         nominations: Thresholds of the transitions in `take_doubtful`, which is empty without them.
+        min_confidence: Transitions that are more probable than 1 less this are reported, too; 0 adds none.
     """
 
-    def __init__(self, config: ColourDetectorConfig, nominations: Nominations | None = None) -> None:
+    def __init__(
+        self,
+        config: ColourDetectorConfig,
+        nominations: Nominations | None = None,
+        min_confidence: float = 0.0,
+    ) -> None:
         self._config = config
+        self._cut_threshold, self._run_threshold = config.cut_threshold, math.inf
+        if min_confidence > 0:
+            self._cut_threshold = min(config.cut_threshold, score_at("cut", 1 - min_confidence))
+            self._run_threshold = score_at("gradual", 1 - min_confidence)
         floors = nominations or config
-        self._cut_floor = min(floors.cut_threshold, config.cut_threshold)
-        self._gradual_floor = min(floors.gradual_threshold, config.gradual_threshold)
+        self._cut_floor = min(floors.cut_threshold, self._cut_threshold)
+        gradual_floor = min(floors.gradual_threshold, config.gradual_threshold)
+        self._gradual_floor = min(gradual_floor, self._run_threshold)
         self._batch = np.zeros((_BATCH, HEIGHT, WIDTH, 3), np.uint8)
         self._waiting = 0  # frames in the batch
         self._judged = 0
         self._gradual_judged = 0
         self._history = FeatureWindow(_HISTORY)
         self._chances = TransitionProbabilities()
-        self._runs = RunCollector(max(_LIKELY * self._gradual_floor, _LEAST_LIKELY))
+        self._runs = RunCollector(max(_LIKELY * gradual_floor, _LEAST_LIKELY))
         self._fades = FadeFinder(config.blank_contrast, config.difference_threshold)
         self._blanks = array("q")  # blank frames
         self._chance = np.zeros(
@@ -122,6 +138,7 @@ class ColourDetector:
         self._cuts: list[_Cut] = []  # reported and doubtful ones
         self._dissolves: list[LikelyRun] = []  # reported and doubtful ones
         self._shot_first = 0  # first frame after the last cut or blank frame
+        self._candidates: list[Candidate] = []  # cuts and runs, reported or not
 
     @property
     def analysis_size(self) -> tuple[int, int]:
@@ -174,6 +191,10 @@ class ColourDetector:
         if since is None and run is not None and self._is_sure(run):
             since = run.transition.start_frame
         return KnownTransitions(self._sure(first), since)
+
+    def candidates(self) -> list[Candidate]:
+        """Return, after `finish`, all changes that were weighed, of which several may lie at one place."""
+        return [*self._candidates, *(Candidate(fade, "fade", 1.0) for fade in self._fades.found)]
 
     def take_doubtful(self, finished: bool = False) -> list[Transition]:
         """Return nominated transitions that no later frame can change; each is returned once.
@@ -257,7 +278,7 @@ class ColourDetector:
         if (
             not blank
             and frame > self._shot_first
-            and probability > min(self._cut_floor, _ABRUPT * self._config.cut_threshold)
+            and probability > min(self._cut_floor, _ABRUPT * self._config.cut_threshold, _CANDIDATE)
             and probabilities.argmax() == _PEAK
         ):
             # A neighbour that is probable, too, belongs to the cut, whose place is then a range of frames.
@@ -270,6 +291,8 @@ class ColourDetector:
             )
             if probability > self._cut_floor or cut.abrupt:
                 self._cuts.append(cut)
+            kind: CandidateKind = "abrupt" if cut.abrupt else "cut"
+            self._candidates.append(Candidate(cut.transition, kind, probability))
             if self._is_sure_cut(cut):
                 self._shot_first = frame
         # Fades are followed in any case; blank pictures end a shot.
@@ -281,31 +304,34 @@ class ColourDetector:
     def _keep(self, run: LikelyRun) -> None:
         """Decide between a run and the cuts inside it."""
         change = run.transition
+        is_mixed = holds_mixture(self._history, change)
         run.confirmed = run.score > _CONFIRMED * self._config.gradual_threshold and (
-            leads_between_still_pictures(self._history, change) or holds_mixture(self._history, change)
+            leads_between_still_pictures(self._history, change) or is_mixed
         )
-        if run.score <= self._gradual_floor and not self._is_sure(run):
-            return
         if self._blank_within(run) or self._alike_beyond(run):
+            return
+        self._candidates.append(Candidate(change, "dissolve" if is_mixed else "gradual", run.score))
+        if run.score <= self._gradual_floor and not self._is_sure(run):
             return
         inside = [cut for cut in self._cuts if run.first - 1 <= cut.end <= run.end]
         if any(cut.abrupt for cut in inside):
             return
         surest = max((cut.chance for cut in inside), default=0.0)
         needed = run.score if run.end - run.first <= _SHORT_RUN else _SURE_CUT
-        if surest > self._config.cut_threshold and (not self._is_sure(run) or surest > needed):
+        if surest > self._cut_threshold and (not self._is_sure(run) or surest > needed):
             return
         self._cuts = [cut for cut in self._cuts if cut not in inside]
         self._dissolves.append(run)
 
     def _is_sure_cut(self, cut: _Cut) -> bool:
         """Return True when a cut is reported."""
-        return cut.abrupt or cut.chance > self._config.cut_threshold
+        return cut.abrupt or cut.chance > self._cut_threshold
 
     def _is_sure(self, run: LikelyRun) -> bool:
         """Return True when a run is reported; a short run has fewer frames, so a very likely one is rarer."""
         short = run.end - run.first <= _SHORT_RUN
-        return run.confirmed or run.score > self._config.gradual_threshold ** (4 if short else 1)
+        needed = min(self._run_threshold, self._config.gradual_threshold ** (4 if short else 1))
+        return run.confirmed or run.score > needed
 
     def _alike_beyond(self, run: LikelyRun) -> bool:
         """Return True when the pictures before and after a run are alike: a flash or a passing object."""

@@ -17,13 +17,13 @@ class BitRates:
 
     Attributes:
         mean: bits of all clips over their seconds; None without clips.
-        most: largest rate of a clip.
+        largest: rate of the clip with the most bits a second.
         edges: edges of bins, each of which holds its lower edge.
         counts: number of clips in each bin.
     """
 
     mean: float | None
-    most: float | None
+    largest: float | None
     edges: list[float]
     counts: list[int]
 
@@ -35,7 +35,7 @@ def mean_mbps(totals: Totals) -> float | None:
 
 def bit_rates(dataset: Dataset) -> BitRates:
     """Return the bit rates of a dataset's clips, of which sizes and durations are read by parts."""
-    counts, most = np.zeros(len(_EDGES_MBPS), np.int64), 0.0
+    counts, largest = np.zeros(len(_EDGES_MBPS), np.int64), 0.0
     for table in dataset.table_parts("index", ["shard", "members", "duration_s"]):
         clip_files = media_members(table)
         rows = clip_files.rows()
@@ -43,13 +43,16 @@ def bit_rates(dataset: Dataset) -> BitRates:
         timed = seconds_n > 0
         mbps_n = 8e-6 * clip_files.size[rows][timed] / seconds_n[timed]
         counts += np.histogram(mbps_n, [*_EDGES_MBPS, np.inf])[0]
-        most = max(most, float(mbps_n.max(initial=0.0)))
+        largest = max(largest, float(mbps_n.max(initial=0.0)))
     filled = np.flatnonzero(counts)
     if not len(filled):
         return BitRates(None, None, [], [])
     # The ladder as far as clips reach; the last bin ends with the largest rate.
     first, last = int(filled[0]), int(filled[-1])
-    edges = [*_EDGES_MBPS, float(np.nextafter(most, np.inf))]
+    edges = [*_EDGES_MBPS, float(np.nextafter(largest, np.inf))]
     return BitRates(
-        mean_mbps(dataset.manifest.totals), most, edges[first : last + 2], counts[first : last + 1].tolist()
+        mean_mbps(dataset.manifest.totals),
+        largest,
+        edges[first : last + 2],
+        counts[first : last + 1].tolist(),
     )
