@@ -15,11 +15,13 @@ from reelweave.loader.errors import UsageError
 from reelweave.loader.settings import Settings
 from reelweave.loader.storage import StorageConfig, open_object
 from reelweave.loader.storage.names import redact_uri, shown_name, shown_value
+from reelweave.pipelines.configuration.keys import keys_of
 
 DEFAULT, OVERRIDE = "default", "--set"
 
 _MOST_ERRORS = 10
 _MOST_COMPARED = 80  # characters of a key
+_MOST_NEAR = 3
 
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 
@@ -210,14 +212,27 @@ class _Place(NamedTuple):
         """Return the keys of the section."""
         return sorted({name for model in self.section for name in model.model_fields})
 
-    def below(self, prefix: str) -> list[str]:
-        """Return the sections below that have the wanted key."""
-        fields = [item for model in self.section for item in model.model_fields.items()]
-        return [
-            name
-            for name, field in fields
-            if any(prefix in inner.model_fields for inner in _models(field.annotation))
-        ]
+    def near_keys(self, path: Sequence[str]) -> list[str]:
+        """Return the keys that may be meant by an unknown one.
+
+        These are keys of sections just below with its last name; else a key of the section in a similar spelling; else
+        keys anywhere below with that name among their words, or the total alone, as "total_steps" for "steps".
+        """
+        wrong, above = path[-1], ".".join(path[:-1])
+        keys = dict.fromkeys(key.path for model in self.section for key in keys_of(model, above))
+        names = {key: key.rpartition(".")[2] for key in keys if ".NAME" not in key}
+        alike = sorted(
+            (key for key, name in names.items() if f"_{wrong}_" in f"_{name}_"),
+            key=lambda key: key.count("."),
+        )
+        close = difflib.get_close_matches(wrong[:_MOST_COMPARED], self.names(), n=1)
+        near = (
+            [key for key in alike if names[key] == wrong and key.count(".") <= len(path)]
+            or [".".join([*path[:-1], name]) for name in close]
+            or [key for key in alike if names[key] == f"total_{wrong}"]
+            or alike
+        )
+        return near[:_MOST_NEAR]
 
 
 def _place_in(model: type[BaseModel], values: Any, loc: Sequence[int | str]) -> _Place:
@@ -259,9 +274,8 @@ def _sentence(item: dict[str, Any], location: _Place, where: str) -> str:
     path = [str(part) for part in location.key]
     key = shown_name(".".join(path))
     if item["type"] == "extra_forbidden":
-        close = difflib.get_close_matches(path[-1][:_MOST_COMPARED], location.names(), n=1)
-        close = close or [f"{section}.{path[-1]}" for section in location.below(path[-1])[:1]]
-        nearest = f"did you mean {'.'.join([*path[:-1], close[0]])}? " if close else ""
+        near = location.near_keys(path)
+        nearest = f"did you mean {' or '.join(near)}? " if near else ""
         return f"{key} ({where}) is no known key; {nearest}{location.known}"
     if item["type"] == "union_tag_not_found":
         tag = item["ctx"]["discriminator"].strip("'")

@@ -2,11 +2,12 @@
 
 import json
 import re
+import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.padding import Padding
@@ -14,6 +15,7 @@ from rich.progress import (
     BarColumn,
     Progress,
     Task,
+    TaskID,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
@@ -28,6 +30,8 @@ from reelweave.pipelines.terminal.noise import is_quiet
 
 _UNFOLDED = 100_000  # columns of a pipe or a file, whose reader folds lines, or not
 _REMEMBERED_S = 86400.0  # of the steps that an estimate looks back on; rich forgets those older than 30 s
+LINES_EVERY_S = 30.0
+"""Seconds between lines of progress where nobody looks at a terminal."""
 _NUMBER = re.compile(r"(\+-? ?|-)?[\d.,]+(e[+-]?\d+)?( ?%)?")
 
 
@@ -126,7 +130,11 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) 
 
 @contextmanager
 def progress_bars() -> Iterator[Progress]:
-    """Show progress bars with counts, elapsed time and ETA on stderr."""
+    """Show progress bars with counts, elapsed time and ETA on stderr; in a pipe or a file, lines now and then."""
+    if not stderr().is_terminal:
+        with _ProgressLines().ticking() as lines:
+            yield lines
+        return
     columns = (
         _Field("{task.description}", markup=False),
         BarColumn(),
@@ -138,6 +146,61 @@ def progress_bars() -> Iterator[Progress]:
     )
     with Progress(*columns, console=stderr(), speed_estimate_period=_REMEMBERED_S) as bars:
         yield bars
+
+
+class _ProgressLines(Progress):
+    """Progress whose tasks have a line each at their begin and end, and every half minute between them."""
+
+    def __init__(self) -> None:
+        super().__init__(disable=True)
+        self._begun: set[TaskID] = set()
+        self._last = ""
+
+    def update(self, task_id: TaskID, *arguments: Any, **fields: Any) -> None:
+        super().update(task_id, *arguments, **fields)
+        self._begin(task_id)
+
+    def advance(self, task_id: TaskID, advance: float = 1) -> None:
+        self._begin(task_id)
+        super().advance(task_id, advance)
+
+    @contextmanager
+    def ticking(self, every_s: float = LINES_EVERY_S) -> Iterator[Self]:
+        """Write lines from a thread; one more where the body ends without an error."""
+        stop = threading.Event()
+
+        def tick() -> None:
+            while not stop.wait(every_s):
+                self._say(again=True)
+
+        thread = threading.Thread(target=tick, name="progress lines", daemon=True)
+        thread.start()
+        try:
+            yield self
+        finally:
+            stop.set()
+            thread.join()
+        self._say(again=False)
+
+    def _begin(self, task_id: TaskID) -> None:
+        if task_id not in self._begun and self._tasks[task_id].total is not None:
+            self._begun.add(task_id)
+            self._say(again=False)
+
+    def _say(self, again: bool) -> None:
+        """Write a line on the tasks that have begun; the same one again where asked, as a sign of life."""
+        tasks = [task for task in self.tasks if task.id in self._begun]
+        line = "; ".join(map(_describe_task, tasks))
+        if line and (again or line != self._last):
+            self._last = line
+            stderr().print(line, soft_wrap=True)
+
+
+def _describe_task(task: Task) -> str:
+    """Return a task in words, for example "tars: 3/7 (43%), films-3.tar"."""
+    count = task.fields.get("count") or f"{task.completed:,.0f}/{task.total or 0:,.0f}"
+    note = task.fields.get("note")
+    return f"{task.description}: {count} ({task.percentage:.0f}%)" + (f", {note}" if note else "")
 
 
 class _TimeLeft(TimeRemainingColumn):

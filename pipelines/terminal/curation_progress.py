@@ -12,16 +12,13 @@ from typing import TYPE_CHECKING
 from rich.progress import TaskID
 
 from reelweave.loader.base.printable import printable_json
-from reelweave.pipelines.terminal.console import progress_bars, stderr
+from reelweave.pipelines.terminal.console import LINES_EVERY_S, progress_bars, stderr
 
 if TYPE_CHECKING:
     from reelweave.curate.run.runners.progress import Progress
 
 REPORTING = "report"
 """Phase in which the report of a dataset is made."""
-
-EVERY_S = 30.0
-"""Seconds between lines."""
 
 PHASES = {
     "cluster": "cluster",
@@ -46,7 +43,7 @@ _AT_WORK = 3
 
 @contextmanager
 def curation_progress(
-    log_format: str = "text", run: str = "", every_s: float = EVERY_S
+    log_format: str = "text", run: str = "", every_s: float = LINES_EVERY_S
 ) -> "Iterator[Callable[[Progress], None]]":
     """Show the progress of a curation, or of shards of latents, on stderr.
 

@@ -78,6 +78,9 @@ def test_wrong_configurations_name_the_key_the_place_and_what_is_allowed(
         ),
         ("log.peak_tflops=x", r"train\.log\.peak_tflops \(--set\) cannot be 'x'.*'measure'"),
         ("grad_clip=2", r"train\.grad_clip .*; did you mean train\.optimizer\.grad_clip\?"),
+        ("steps=3", r"train\.steps .*; did you mean train\.schedule\.total_steps\?"),
+        ("lr=3", r"train\.lr .*; did you mean train\.optimizer\.lr\?"),
+        ("warmup=3", r"train\.warmup .*; did you mean train\.schedule\.warmup_steps\?"),
         ("optimizer.betas=[1, 2]", r"train\.optimizer\.betas\.0 \(--set\) cannot be 1"),
     ],
 )

@@ -94,6 +94,7 @@ def test_the_bars_show_our_own_time_left(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_bars_remember_steps_that_lie_far_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
+    monkeypatch.setenv("FORCE_COLOR", "1")  # a terminal
     with progress_bars() as bars:
         monkeypatch.setattr(bars, "get_time", lambda: clock[0])
         task = bars.add_task("sources", total=4, count="", note="")
@@ -113,6 +114,31 @@ def test_a_phase_of_unknown_length_says_that_it_has_begun(capsys: pytest.Capture
         for done, total in ((0, 0), (1, 2), (2, 2)):
             show(Progress("report", done, total, done, total))
     assert capsys.readouterr().err.splitlines() == ["report: begun", "report: 2 of 2 pictures (100%)"]
+
+
+def test_bars_are_lines_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
+    with progress_bars() as bars:
+        task = bars.add_task("tars", count="", note="", total=None)
+        assert capsys.readouterr().err == ""  # how much there is is not known yet
+        bars.update(task, completed=0, total=200, count="0/2")
+        bars.update(task, completed=50, total=200, count="0/2", note="a.tar")
+        bars.update(task, completed=200, total=200, count="2/2", note="b.tar")
+    assert capsys.readouterr().err.splitlines() == ["tars: 0/2 (0%)", "tars: 2/2 (100%), b.tar"]
+
+
+def test_bars_without_counts_tell_steps(capsys: pytest.CaptureFixture[str]) -> None:
+    with progress_bars() as bars:
+        task = bars.add_task("sampling", total=2, count="", note="")
+        bars.advance(task)
+        bars.advance(task)
+    assert capsys.readouterr().err.splitlines() == ["sampling: 0/2 (0%)", "sampling: 2/2 (100%)"]
+
+
+def test_before_an_error_there_is_no_bar_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(LookupError), progress_bars() as bars:
+        bars.add_task("tars", count="", note="", total=None)
+        raise LookupError
+    assert capsys.readouterr().err == ""
 
 
 def test_the_status_of_a_run_is_read_from_its_folder(

@@ -11,6 +11,8 @@ from reelweave.train.loop.logs.metrics import StepMetrics
 from reelweave.train.loop.logs.record import Record
 from reelweave.train.measure.step_times import StepTimes
 
+_SILENT_S = 30.0
+"""Seconds after which a step has a line, whatever its number."""
 _SHOWN_SHARE = 0.01  # smaller parts of a step are omitted
 
 
@@ -18,7 +20,8 @@ class ConsoleReader:
     """Reader of records for people.
 
     Args:
-        every_steps: steps between lines; a skipped step always has one.
+        every_steps: steps between lines. A skipped step always has one, the first and the last step have, and one that
+            ends half a minute after the last line.
         start_step: number of finished steps.
         total_steps: number of steps of the whole run.
     """
@@ -26,6 +29,7 @@ class ConsoleReader:
     def __init__(self, every_steps: int, start_step: int, total_steps: int) -> None:
         self._every_steps, self._total_steps = every_steps, total_steps
         self._began = (time.monotonic(), start_step)
+        self._due = float("-inf")
         self._console = Console(stderr=True, highlight=False, soft_wrap=True)
 
     def say(self, message: str) -> None:
@@ -34,8 +38,10 @@ class ConsoleReader:
 
     def read(self, record: Record) -> None:
         if isinstance(record, StepMetrics):
-            if record.skipped or record.step % self._every_steps == 0:
+            is_counted = record.step % self._every_steps == 0 or record.step == self._total_steps
+            if record.skipped or is_counted or time.monotonic() >= self._due:
                 self.say(self._describe(record))
+                self._due = time.monotonic() + _SILENT_S
         elif isinstance(record, LossRecord) and record.of == "held_out":
             whole = record.breakdown.whole
             if whole.loss is not None:

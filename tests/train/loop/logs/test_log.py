@@ -7,6 +7,7 @@ import pytest
 
 from reelweave.loader.batch import BadSample
 from reelweave.train.config.log import LogConfig
+from reelweave.train.loop.logs import console
 from reelweave.train.loop.logs.breakdown import BINS, LossRecord, break_down
 from reelweave.train.loop.logs.log import RunLog
 from reelweave.train.loop.logs.metrics import RunSummary, StepMetrics
@@ -152,3 +153,16 @@ def test_bad_samples_are_listed_beside_the_metrics(tmp_path):
         first.bad_samples([BadSample("two", "shards/000001.tar", 0, "the shard is missing")])
     lines = [json.loads(line) for line in (tmp_path / BAD_SAMPLES).read_text().splitlines()]
     assert [(line["key"], line["offset"]) for line in lines] == [("one", 512), ("two", 0)]
+
+
+def test_a_slow_run_says_its_first_step_and_one_each_half_minute(tmp_path, capsys, monkeypatch):
+    """On a processor ten steps took two minutes without a sign of life."""
+    now = [100.0]
+    monkeypatch.setattr(console.time, "monotonic", lambda: now[0])
+    with log(tmp_path) as first:
+        capsys.readouterr()
+        for number in range(1, 21):
+            now[0] += 12.0 if number < 10 else 1.0
+            first.write(step(number))
+    lines = [line.split()[1] for line in capsys.readouterr().err.splitlines() if line.startswith("step ")]
+    assert lines == ["1/20", "4/20", "7/20", "10/20", "20/20"]
