@@ -31,7 +31,12 @@ from reelweave.curate.run.state.curation_state import CurationState
 from reelweave.curate.run.tables.clip_locations import identities_of
 from reelweave.curate.run.tables.clips import clip_ids
 from reelweave.curate.run.tables.columns import equal, filter_rows, places_in, texts_of
-from reelweave.curate.run.tables.remarks import describe_captions, describe_clips, describe_sidecars
+from reelweave.curate.run.tables.remarks import (
+    describe_captions,
+    describe_clips,
+    describe_empty_sources,
+    describe_sidecars,
+)
 from reelweave.curate.run.tables.samples import accounting_table, scores_table
 from reelweave.curate.run.undone import describe_unanswered
 from reelweave.curate.run.write_shards import write_shards
@@ -184,6 +189,7 @@ def _curate(
         *describe_sidecars(clips),
         *state.verdict.copies.notes,
         *describe_clips(clips),
+        *describe_empty_sources(clips, [source.uri for source in listed]),
     )
     del state, driver, clips  # publishing takes as much memory again
     stored = [source.to_stored() for source in request.sources]

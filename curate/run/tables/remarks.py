@@ -2,8 +2,9 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -12,6 +13,8 @@ from reelweave.curate.run.tables.columns import column, equal, filter_rows
 from reelweave.curate.run.tables.samples import OVERLAPS
 from reelweave.loader.text import pluralize
 
+_NAMED = 3
+"""Sources that are named."""
 _SMART = re.compile(r"(?:^|; )smart: (\d+) of (\d+) frames copied(?=$|; )")
 """What a record says of a clip that ``cut.mode=smart`` copied in part."""
 
@@ -63,6 +66,34 @@ def describe_sidecars(clips: Iterable[pa.Table]) -> tuple[str, ...]:
             f" (the first: {first[FURTHER_KEYS]}); a list of inputs keeps such columns as attributes (docs/inputs.md)"
         )
     return tuple(notes)
+
+
+def describe_empty_sources(clips: Iterable[pa.Table], sources: Sequence[str]) -> tuple[str, ...]:
+    """Return in words how many sources gave no clip since all of them was filtered; the first of them are named.
+
+    Args:
+        clips: Spans in their final states; all of a source are in one table.
+        sources: URIs of sources by their number.
+    """
+    count, named = 0, list[str]()
+    for table in clips:
+        source_indices = column(table, "source").to_numpy()
+        others = np.unique(source_indices[~equal(table, "state", "filtered")])
+        empty = np.setdiff1d(source_indices, others)
+        count += len(empty)
+        for source_index in empty[: _NAMED - len(named)].tolist():
+            rows = np.flatnonzero(source_indices == source_index)
+            length_s = pc.subtract(column(table, "end_s"), column(table, "start_s")).take(pa.array(rows))
+            longest = int(rows[int(np.argmax(pc.fill_null(length_s, 0.0).to_numpy()))])
+            reason = column(table, "reason")[longest].as_py()
+            named.append(f"{sources[source_index].rsplit('/', 1)[-1]} ({reason})")
+    if not count:
+        return ()
+    more = ", ..." if count > len(named) else ""
+    return (
+        f"{pluralize(count, 'source gave', 'sources gave')} no clip, since all of it was filtered: {', '.join(named)}"
+        f"{more}; the report and accounting.parquet have all rows",
+    )
 
 
 def describe_clips(clips: Iterable[pa.Table]) -> tuple[str, ...]:

@@ -33,6 +33,7 @@ from reelweave.curate.run.tables.columns import column
 from reelweave.curate.run.tables.compare import qualities
 from reelweave.curate.run.tables.judge import judge_clips, token_counts
 from reelweave.curate.run.tables.kept import KeptClips, half_digests
+from reelweave.curate.run.tables.remarks import describe_empty_sources
 from reelweave.curate.run.tables.results import RESULTS, from_entries, to_results
 from reelweave.curate.run.tables.samples import samples_of, vector_column, vectors_of
 from reelweave.curate.sources.inputs import SourceRef
@@ -289,3 +290,25 @@ def test_more_clips_than_columns_hold_are_refused(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("reelweave.curate.run.tables.kept.MOST_KEPT", -1)
     with pytest.raises(RunError, match="one run keeps -1 clips; curate parts"):
         KeptClips.concat(parts)
+
+
+def test_sources_that_gave_no_clip_are_named() -> None:
+    """They were in no line of a run's end, since they had not failed."""
+    rows = [
+        (0, "kept", 0.0, 3.0, ""),
+        (0, "filtered", 3.0, 9.0, "short"),
+        (1, "filtered", 0.0, 1.0, "1.00 s is shorter"),
+        (1, "filtered", 1.0, 3.5, "blended frames"),
+        (2, "failed", None, None, "damaged"),
+        (3, "duplicate", 0.0, 3.0, "the same footage"),
+        *((source, "filtered", None, None, "too large") for source in (4, 5, 6)),
+    ]
+    table = pa.table(
+        dict(zip(("source", "state", "start_s", "end_s", "reason"), zip(*rows, strict=True), strict=True))
+    )
+    sources = [f"raw/{name}.mp4" for name in "abcdefg"]
+    assert describe_empty_sources([table.slice(0, 2), table.slice(2)], sources) == (
+        "4 sources gave no clip, since all of it was filtered: b.mp4 (blended frames), e.mp4 (too large),"
+        " f.mp4 (too large), ...; the report and accounting.parquet have all rows",
+    )
+    assert describe_empty_sources([table.slice(0, 2)], sources) == ()
