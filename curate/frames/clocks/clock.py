@@ -25,7 +25,7 @@ _AROUND, _LEAST = 8, 4
 _STEADY = 0.2
 """Relative difference of gaps that show one rate; ticks of a millisecond move those of 60 fps by less."""
 
-_SQUEEZED_S = 0.0015
+SQUEEZED_S = 0.0015
 """Seconds between the stamps of squeezed frames, in either direction."""
 
 _LEAST_SQUEEZED, _MOST_SQUEEZED = 3, 0.8
@@ -74,7 +74,7 @@ def repair_clock(
     if len(stamped_frames) == len(pts) and (gaps > 0).all() and not jumps.any():
         return RepairedClock(stated.astype(np.float64), np.zeros(len(stated)))
     # Across each break the film goes on: what lies behind it moves by one usual gap.
-    squeezed = _squeezed_mask(gaps, _SQUEEZED_S / seconds_per_tick)
+    squeezed = _squeezed_mask(gaps, SQUEEZED_S / seconds_per_tick)
     rising = gaps[(gaps > 0) & ~(squeezed[1:] & squeezed[:-1])]
     usual = float(np.median(rising)) if len(rising) else 1.0
     breaks = list(_breaks(stated, np.flatnonzero((gaps <= 0) | jumps) + 1))

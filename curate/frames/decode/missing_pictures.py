@@ -9,7 +9,7 @@ from av.packet import Packet
 from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
-from reelweave.curate.frames.clocks.clock import JUMP_S
+from reelweave.curate.frames.clocks.clock import JUMP_S, SQUEEZED_S
 from reelweave.curate.frames.frame_times import Undecoded
 from reelweave.loader.dataset.samples.frames.nal_units import nal_units, prefix_bytes
 
@@ -33,6 +33,9 @@ _LONG_S = 0.5
 
 _ROUNDING_S = 0.002
 """Seconds by which a stamp may lie before the end of the frame before it."""
+
+_RECENT = 32
+"""Packets near one of which in time a stamp is one that a muxer made up: behind it frames come in another order."""
 
 _MOST_PENDING = 4096  # packets; coding moves pictures by 16
 _VCL, _IRAP, _ENDS = range(32), range(16, 24), (36, 37)  # types of NAL units in HEVC: ITU-T H.265, table 7-1
@@ -67,6 +70,7 @@ class MissingPictures:
         self._pending: list[tuple[int, int]] = []  # clock and stamp of packets whose picture is to come
         self._many = 0  # further ones, which come no more
         self._passed: deque[tuple[int, int]] = deque(maxlen=_MOST_PENDING)  # those that gave no picture
+        self._recent: deque[int] = deque(maxlen=_RECENT)  # stamps, of packets that show nothing too
         self._clock, self._last_pts, self._end_pts = 0, 0, 0
         self._shown: tuple[int, int] | None = None
         self._unknown = 0  # frames in a row with stamps of no packet
@@ -79,9 +83,11 @@ class MissingPictures:
             return
         if packet.is_keyframe and packet.pts < self._last_pts - _FAR_S / (self._tick_s or 1):
             self._clock, self._last_pts, self._end_pts = self._clock + 1, packet.pts, packet.pts
+        is_squeezed = any(abs(packet.pts - pts) * self._tick_s < SQUEEZED_S for pts in self._recent)
+        self._recent.append(packet.pts)
         self._last_pts = max(self._last_pts, packet.pts)
         self._end_pts = max(self._end_pts, packet.pts + (packet.duration or 0))
-        if self._is_hevc and not self._shows_picture(packet):
+        if (self._is_hevc and not self._shows_picture(packet)) or is_squeezed:
             return
         entry = self._clock, packet.pts
         at = bisect_left(self._pending, entry)

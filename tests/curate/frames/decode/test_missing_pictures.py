@@ -10,6 +10,7 @@ from tests.media import write_video
 from tests.thorough import but
 
 HEVC = "log-level=0:keyint=25:min-keyint=25:scenecut=0:"
+SQUEEZED = 14
 FIRST = HEVC + "ctu=64:ref=3"
 SECOND = {
     "other blocks": HEVC + "ctu=32:ref=1:bframes=0:no-sao=1:no-strong-intra-smoothing=1:no-amp=1",
@@ -107,6 +108,28 @@ def test_hevc_joined_with_the_sets_of_its_second_part_in_one_packet_is_kept(tmp_
     options = [{"preset": "fast", "x265-params": params} for params in (FIRST, SECOND["other blocks"])]
     path = joined(tmp_path / "a.mp4", "libx265", options, in_band=True)
     assert [(row[0], row[2], row[3]) for row in rows_of(path)] == [("kept", 0.0, 4.0)]
+
+
+def test_packets_that_a_muxer_squeezed_at_a_join_are_not_missed(tmp_path: Path) -> None:
+    """Tools that remove a segment copy from the key frame before on, at times made up, which say no order."""
+    with (
+        av.open(str(film(tmp_path / "whole.mp4", "libx265"))) as source,
+        av.open(str(tmp_path / "a.mp4"), "w") as target,
+    ):
+        stream = target.add_stream_from_template(source.streams.video[0])
+        packets = [packet for packet in source.demux(video=0) if packet.size]
+        tick, last_dts = packets[1].dts - packets[0].dts, 0
+        for number, packet in enumerate(packets):
+            if 25 <= number < 25 + SQUEEZED:
+                packet.pts = packet.dts = last_dts + 1
+            elif number >= 25:
+                packet.pts, packet.dts = packet.pts - SQUEEZED * tick, packet.dts - SQUEEZED * tick
+            last_dts = packet.dts = max(packet.dts, last_dts + 1) if number else packet.dts
+            packet.pts = max(packet.pts, packet.dts)
+            packet.stream = stream
+            target.mux(packet)
+    rows = rows_of(tmp_path / "a.mp4")
+    assert {row[0] for row in rows} == {"kept"}, rows
 
 
 def test_packets_that_give_no_picture_at_the_end_are_no_cut(tmp_path: Path) -> None:
