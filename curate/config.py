@@ -137,7 +137,7 @@ class SourceStageConfig(BaseModel, frozen=True, extra="forbid"):
             the ledger notices.
     """
 
-    REVISION: ClassVar = 68
+    REVISION: ClassVar = 69
 
     probe: ProbeConfig = ProbeConfig()
     shots: ShotConfig = ShotConfig()

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from reelweave.curate.frames.clocks.packet_stamps import mended_stamps
 from reelweave.curate.frames.clocks.rates import FLEETING_S
+from reelweave.curate.frames.decode.hidden_packets import HiddenPackets
 from reelweave.curate.frames.frame_times import FrameTimes
 
 _LEAST_STEP_S = 0.06
@@ -74,6 +75,7 @@ class NotingDemuxer:
         size: Size of the container in bytes.
         sound: Stamps so far.
         coded: Times of coding of the pictures so far, in ticks, of AVI, which has no others.
+        hidden: Pictures in its middle that are not shown.
     """
 
     def __init__(
@@ -85,14 +87,17 @@ class NotingDemuxer:
         self._container, self._sound, self._note = container, sound, note
         self.size = container.size
         self.coded = array("q")
+        self.hidden = HiddenPackets()
         self._notes_coded = container.format.name == "avi"
         self.sound = SoundStamps(float(sound.time_base or 0) if sound is not None else 0.0)
 
     def demux(self, video: VideoStream) -> Iterator[Packet[VideoStream]]:
         """Yield the video packets, in the container's order."""
         for packet in self._demux(video):
-            if self._note is not None and packet.size:
-                self._note(packet)
+            if packet.size:
+                self.hidden.take(packet)
+                if self._note is not None:
+                    self._note(packet)
             if self._notes_coded and packet.size and packet.dts is not None:
                 self.coded.append(packet.dts)
             yield packet

@@ -350,6 +350,7 @@ def _scan(file: BinaryIO, config: SourceStageConfig, segments: Sequence[Segment]
                     stored,
                     kept_lead(header.container, float((pts[0] or 0) * time_base)),
                     left_out(container, choice),
+                    str(packets.hidden),
                     decoded.uneven_sound(line),
                 ),
             ),

@@ -5,6 +5,7 @@ For an empty edit behind the begin FFmpeg shows the film from its start, hidden 
 speed of the film. ISO/IEC 14496-12, 8.6.6.
 """
 
+import itertools
 import struct
 from collections.abc import Iterator
 from typing import BinaryIO
@@ -55,7 +56,7 @@ def _tracks(file: BinaryIO, end: int) -> Iterator[tuple[int, str]]:
         is_fragmented = any(True for _ in _boxes(file, begin, stop, b"mvex"))
         for track_begin, track_stop in _boxes(file, begin, stop, b"trak"):
             table = _content(file, track_begin, track_stop, b"edts", b"elst")
-            edits = list(_edits(table))
+            edits = _without_late_begin(list(_edits(table)))
             if _is_misread(edits):
                 yield _track_id(file, track_begin, track_stop), _MISREAD
             elif not edits and int.from_bytes(table[4:8], "big") and not is_fragmented:
@@ -104,9 +105,12 @@ def _edits(table: bytes) -> Iterator[tuple[int, int]]:
             yield media_time, speed
 
 
+def _without_late_begin(edits: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the edits behind empty ones at the begin, which FFmpeg knows."""
+    return list(itertools.dropwhile(lambda edit: edit[0] == _EMPTY, edits))
+
+
 def _is_misread(edits: list[tuple[int, int]]) -> bool:
-    while edits and edits[0][0] == _EMPTY:  # a late begin, which FFmpeg knows
-        edits = edits[1:]
     many = len(edits) > 1
     # Writers that know one edit leave its speed 0 at times.
     return any(time == _EMPTY or (speed != _USUAL and (many or speed)) for time, speed in edits)

@@ -188,8 +188,11 @@ def scan_part(
             raise SourceError("some of it is interlaced")
         if comb is not None and comb.some():
             raise SourceError("some of it is interlaced without a mark")
-        if decoder.turned:  # the one pass says so of all clips
+        # The one pass says so of all clips.
+        if decoder.turned:
             raise SourceError("its codec turns some of it")
+        if noting.hidden.count:
+            raise SourceError("some of it is hidden")
         if header.codec in _REORDERING and frames.pts.tolist() != packets.shown_stamps(begin_pts, end_pts):
             raise SourceError("its frames do not follow its packets")
         notes = None if smart is None else _notes_of(smart, packets, frames)

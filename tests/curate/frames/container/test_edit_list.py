@@ -1,5 +1,6 @@
 """Edit lists that FFmpeg does not play as they are meant are refused; those that it knows are played."""
 
+import re
 import struct
 from pathlib import Path
 
@@ -109,11 +110,15 @@ def test_edits_that_ffmpeg_knows_are_played(edits: list[Edit], first: int, last:
     assert read_numbers(clip) == list(range(first, last))
 
 
-def test_a_track_whose_edits_last_no_time_is_refused_or_left_out_in_words(tmp_path: Path) -> None:
+@pytest.mark.parametrize("begins_late", [False, True])
+def test_a_track_whose_edits_last_no_time_is_refused_or_left_out_in_words(
+    begins_late: bool, tmp_path: Path
+) -> None:
     """FFmpeg shows nothing of it; in fragmented films, where such an edit lasts to the end, it plays all."""
-    ((record, _),) = curated(film(tmp_path / "a.mp4", {0: [(0, 0, 1)]}), tmp_path / "pictures", **SHORT)
+    none = [(1, EMPTY, 1), (0, 0, 1)] if begins_late else [(0, 0, 1)]
+    ((record, _),) = curated(film(tmp_path / "a.mp4", {0: none}), tmp_path / "pictures", **SHORT)
     assert record.reason.startswith("has an edit list that lasts 0 s, so that nothing of it is shown")
-    ((record, _),) = curated(film(tmp_path / "b.mp4", {1: [(0, 0, 1)]}), tmp_path / "sound", **SHORT)
+    ((record, _),) = curated(film(tmp_path / "b.mp4", {1: none}), tmp_path / "sound", **SHORT)
     assert (record.state, record.frames) == ("kept", 100)
     assert record.audio.startswith("none (the edit list of its sound lasts 0 s")
 
@@ -127,3 +132,18 @@ def test_pictures_that_an_edit_list_of_fragments_leaves_out_are_kept_in_words(tm
     ((record, clip),) = curated(path, tmp_path / "out", **SHORT)
     assert record.reason == "the first 0.80 s, which an edit list leaves out, are kept, as by FFmpeg"
     assert read_numbers(clip) == list(range(100))
+
+
+def test_fragments_that_step_back_and_are_hidden_are_said(tmp_path: Path) -> None:
+    """FFmpeg hides the first fragment whose pictures begin before the end of those before it."""
+    source = write_video(tmp_path / "a.mp4", (100,), options={"g": "25", "bf": "0"})
+    flags = "-movflags frag_keyframe+empty_moov+default_base_moof"
+    path = cut_by_copy(source, tmp_path / "back.mp4", "-ss 0", flags)
+    film = bytearray(path.read_bytes())
+    times = [at.start() for at in re.finditer(b"tfdt", film)]
+    for at, begin in zip(times[2:], times, strict=False):  # the last two begin where the first two do
+        film[at : at + 16] = film[begin : begin + 16]
+    path.write_bytes(film)
+    (record, clip), *others = curated(path, tmp_path / "out", **SHORT)
+    assert "25 pictures that an edit list, or fragments that step back, hide are left out" in record.reason
+    assert len(read_numbers(clip)) + sum(len(read_numbers(data)) for _, data in others) <= 75
