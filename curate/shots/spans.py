@@ -35,7 +35,10 @@ class SpanConfig(Settings):
         2.0, ge=0, description="minimum clip length, seconds; shorter shots are filtered"
     )
     max_clip_s: float = Field(
-        10.0, gt=0, description="approximate maximum clip length, seconds; longer shots are split"
+        10.0,
+        gt=0,
+        description="maximum clip length, seconds; longer shots are split, each part at the next frame, at most 0.1 s"
+        " later",
     )
     crop_s: float = Field(
         0.0,

@@ -59,7 +59,9 @@ def render_page(dataset: Dataset, figures: DatasetFigures, config: "ReportConfig
         sources=sources[: config.max_lost],
         sources_more=max(0, len(sources) - config.max_lost),
         folder=_common_folder([source.source for source in sources]),
-        slowest=dict(figures.run.slowest),
+        slowest=_curation_times(
+            figures.run.slowest, [source.source for source in sources[: config.max_lost]]
+        ),
         shapes=[
             _ladder("length", "Length of kept clips, seconds", figures.stats.duration_s),
             _ladder("short-side", "Short side of kept clips, pixels", figures.stats.short_side_px),
@@ -86,6 +88,12 @@ def render_page(dataset: Dataset, figures: DatasetFigures, config: "ReportConfig
         map=figures.map,
         sampled=sampled_section(dataset),
     )
+
+
+def _curation_times(slowest: Sequence[tuple[str, float]], shown_sources: Sequence[str]) -> dict[str, float]:
+    """Return the seconds that the last run spent on the sources shown, for those that it noted as its slowest."""
+    sources = set(shown_sources)
+    return {source: seconds for source, seconds in slowest if seconds and source in sources}
 
 
 def _outcome(stages: Sequence[StageTotal]) -> Chart:

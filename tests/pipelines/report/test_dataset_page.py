@@ -92,6 +92,19 @@ def test_the_report_has_the_bit_rates_of_clips(dataset: Path) -> None:
     assert f"{told.mean:.3g} Mbit/s (at most {told.largest:.3g})" in page
 
 
+def test_the_time_to_curate_is_said_of_those_of_whom_it_is_known(dataset: Path, tmp_path: Path) -> None:
+    """Its column was empty without a word where no source of the page was among the slowest."""
+    own = Path(shutil.copytree(dataset, tmp_path / "dataset"))
+    status = own / ".ledger/status.json"
+    note = json.loads(status.read_text())
+    named = note["slowest"][0][0]
+    for slowest, is_shown in (([["raw/gone.mp4", 5.0], [named, 0.0]], False), ([[named, 12.34]], True)):
+        status.write_text(json.dumps({**note, "slowest": slowest}))
+        page = Path(write_report(open_dataset(own), default_config(StorageConfig()))).read_text()
+        assert ("time to curate</th>" in page, "12.3 s</td>" in page) == (is_shown, is_shown)
+        assert ("that took longest in the last run" in page) == is_shown
+
+
 def test_the_page_and_the_clip_say_which_frames_are_copies(tmp_path: Path) -> None:
     options = {"g": "20", "x264-params": "scenecut=0:keyint_min=20"}
     write_video(tmp_path / "a.mp4", (31, 49), size=(320, 192), options=options)
