@@ -164,6 +164,8 @@ def _curate(
     if change.retry_failed:
         state.todo.forget_failures()
     open_work = sentences(work_of(state, request.change, change.redo_older))
+    if change.update and dataset is not None and not open_work:
+        open_work = ("this update cuts no source and asks no model: it decides anew from stored results",)
     for sentence in open_work:
         say(sentence)
     if change.redo_older:

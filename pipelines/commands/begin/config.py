@@ -221,11 +221,23 @@ def _lines(explanation: dict[str, Any], options: argparse.Namespace) -> Iterator
         ]
         yield f"  keys: {', '.join(dict.fromkeys(path.rsplit('.', 1)[-1] for path in keys))}"
     else:
-        yield f"  default: {'none, it must be given' if explanation['required'] else _value(explanation['default'])}"
+        yield f"  default: {_begun_with(explanation) if explanation['required'] else _value(explanation['default'])}"
     commands = ", ".join(command for name in explanation["kinds"] for command in KINDS[name].used_by)
     yield f"  set it: --set {explanation['key']}=VALUE, or in the YAML of --config; read by: {commands}"
     if options.config or options.set:
         yield f"  here: {_here(explanation['key'], options)}"
+
+
+def _begun_with(explanation: dict[str, Any]) -> str:
+    """Return in words what stands for a default of a key without one: the values of the files to start from."""
+    begun = []
+    for name in explanation["kinds"]:
+        value: Any = KINDS[name].read_given(None, []).values if KINDS[name].start else {}
+        for part in explanation["key"].split("."):
+            value = value.get(part) if isinstance(value, dict) else None
+        if value is not None:
+            begun.append(f"`reelweave config init {name}` writes {_value(value)}")
+    return "; ".join(["none, it must be given", *begun])
 
 
 def _here(path: str, options: argparse.Namespace) -> str:

@@ -12,6 +12,8 @@ from reelweave.loader.errors import UsageError
 _SHOWN = 5
 _COMPARED = 2000  # keys or sources that a mistyped word is compared with
 _LONGEST_WORD = 4096
+_ALIKE = 0.6
+"""Least likeness, 0 to 1, of what is offered without a common beginning."""
 
 
 def find_rows(dataset: Dataset, word: str, at_s: float | None = None) -> list[Row]:
@@ -48,8 +50,11 @@ def _key(dataset: Dataset, word: str) -> str:
             f"{word!r} is the beginning of {len(keys):,} keys of {where}: {', '.join(keys[:_SHOWN])}{more};"
             " give more of it"
         )
-    near = _nearest(dataset, "key", word)
-    hint = f"; the nearest keys are {', '.join(near)}" if near else ""
+    hint = ""
+    if near := _nearest(dataset, "key", word):
+        hint = f"; the nearest keys are {', '.join(near)}"
+    elif near := _nearest(dataset, "source", word):
+        hint = f"; the nearest sources are {', '.join(near)}"
     raise UsageError(f"{where} has no clip and no source {word!r}{hint}")
 
 
@@ -114,4 +119,8 @@ def _nearest(dataset: Dataset, name: str, word: str) -> list[str]:
                 if len(some) < _COMPARED:
                     some |= dict.fromkeys(close.slice(0, _COMPARED - len(some)).to_pylist())
                 break
-    return difflib.get_close_matches(word[:256], list(some), n=3, cutoff=0.0)
+    if longest:
+        return difflib.get_close_matches(word[:256], list(some), n=3, cutoff=0.0)
+    # Without a common beginning, what shares hardly a letter is nearest to nothing. Sources are known by their names.
+    names = {value.rsplit("/", 1)[-1]: value for value in some}
+    return [names[name] for name in difflib.get_close_matches(word[:256], list(names), n=3, cutoff=_ALIKE)]

@@ -76,6 +76,8 @@ def test_a_key_is_explained(tmp_path: Path) -> None:
     assert (found["key"], found["kinds"], found["default"]) == ("cut.crf", ["curate"], 20)
     both = json.loads(reelweave("config", "explain", "memory_tokens", "--json").stdout)
     assert [one["kinds"] for one in both] == [["buckets"], ["train", "train-vae"]]
+    said = reelweave("config", "explain", "buckets.memory_tokens").stdout
+    assert "default: none, it must be given; `reelweave config init buckets` writes 144000" in said
     wrong = reelweave("config", "explain", "cut.crff")
     assert wrong.returncode == 2
     assert "did you mean cut.crf?" in wrong.stderr

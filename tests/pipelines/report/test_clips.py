@@ -132,6 +132,10 @@ def test_wrong_keys_end_with_the_nearest(curated: Path) -> None:
         assert done.returncode == 2
         assert f"the nearest keys are {key}" in done.stderr
         assert reelweave(command, curated, "").returncode == 2
+    assert "nearest" not in reelweave("show", curated, "zzz").stderr  # keys that share nothing with it
+    done = reelweave("show", curated, "smal.mp4")
+    assert "the nearest sources are" in done.stderr
+    assert "small.mp4" in done.stderr
     done = reelweave("show", curated, "smal.mp4", "--at", "1")
     assert done.returncode == 2
     assert "small.mp4" in done.stderr

@@ -106,6 +106,15 @@ def test_a_threshold_after_an_upgrade_decodes_nothing(raw: Path, made: Path, ope
     assert len(samples(made)) == 5
 
 
+def test_an_update_that_does_nothing_again_says_so_before(raw: Path, tmp_path: Path) -> None:
+    out, said = tmp_path / "current", list[str]()
+    for minimum_s, update in ((1.0, False), (1.5, True)):
+        chosen = config(filters={"min_duration_s": minimum_s})
+        notes = curate([str(raw)], str(out), chosen, update=update, say=said.append).notes
+        assert said == [note for note in notes if "cuts no source and asks no model" in note]
+    assert len(said) == 1
+
+
 def test_redo_older_cuts_what_an_earlier_version_cut_and_says_so_before(
     raw: Path, made: Path, opened: Opened
 ) -> None:
