@@ -137,7 +137,7 @@ class SourceStageConfig(BaseModel, frozen=True, extra="forbid"):
             the ledger notices.
     """
 
-    REVISION: ClassVar = 69
+    REVISION: ClassVar = 70
 
     probe: ProbeConfig = ProbeConfig()
     shots: ShotConfig = ShotConfig()

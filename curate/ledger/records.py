@@ -63,6 +63,7 @@ class Record:
         bin: Group of shapes that share shards.
         sha256: SHA-256 of the clip's bytes.
         clip_bytes: Size of the clip.
+        ends_by: See `reelweave.curate.shots.spans.Span`, as are the next four.
     """
 
     source: str
@@ -95,6 +96,11 @@ class Record:
     bin: str = "all"
     sha256: str = ""
     clip_bytes: int = 0
+    ends_by: Annotated[str, Field(exclude_if=lambda kind: not kind)] = ""
+    ends_probability: Annotated[float | None, Field(exclude_if=lambda value: value is None)] = None
+    inside: Annotated[str, Field(exclude_if=lambda kind: not kind)] = ""
+    inside_s: Annotated[float | None, Field(exclude_if=lambda value: value is None)] = None
+    inside_probability: Annotated[float | None, Field(exclude_if=lambda value: value is None)] = None
 
     @property
     def clip_id(self) -> str:

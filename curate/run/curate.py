@@ -38,6 +38,7 @@ from reelweave.curate.run.tables.remarks import (
     describe_sidecars,
 )
 from reelweave.curate.run.tables.samples import accounting_table, scores_table
+from reelweave.curate.run.tables.transitions import transitions_table
 from reelweave.curate.run.undone import describe_unanswered
 from reelweave.curate.run.write_shards import write_shards
 from reelweave.curate.source_pass.parts.store import PARTS
@@ -46,6 +47,7 @@ from reelweave.curate.takedown.forget import forget
 from reelweave.curate.takedown.takedown import TakeDowns
 from reelweave.loader.dataset import ACCOUNTING, SCORES, Content, Dataset, Manifest, publish, settle
 from reelweave.loader.dataset.publishing.publication import read_once
+from reelweave.loader.dataset.schema import TRANSITIONS
 from reelweave.loader.errors import UsageError
 from reelweave.loader.settings import differences
 from reelweave.loader.storage import Storage, hold_lease, open_storage
@@ -179,6 +181,7 @@ def _curate(
     content = Content(
         accounting=read_once((accounting_table(table, listed) for table in clips), ACCOUNTING),
         scores=read_once((scores_table(table, listed) for table in clips), SCORES),
+        transitions=read_once((transitions_table(table, listed) for table in clips), TRANSITIONS),
         config=dict(settings) | _manifest_revisions(state, request.revisions),
         versions={**versions(), **weights},
         removals=dataset.manifest.removals if dataset is not None else [],

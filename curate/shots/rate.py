@@ -1,11 +1,19 @@
 """Frame skipping at high frame rates, since detectors were tuned for 24 to 30 frames per second."""
 
 from array import array
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from reelweave.curate.shots.types import KnownTransitions, LookaheadDetector, ShotDetector, Transition
+from reelweave.curate.shots.types import (
+    Candidate,
+    KnownTransitions,
+    LookaheadDetector,
+    ShotDetector,
+    Transition,
+    WeighingDetector,
+)
 
 _USUAL_FPS = 28  # mean of 24 and 30, the usual rates in tuning and training of the detectors
 _MOST_SKIPPED = 8  # maximum step; a rate above 240 is usually a wrong header
@@ -61,6 +69,15 @@ class ThinnedDetector:
     def finish(self) -> list[Transition]:
         """Return all transitions, sorted and disjoint, in frames of the video."""
         return [self._place_transition(transition) for transition in self._detector.finish()]
+
+    def candidates(self) -> list[Candidate]:
+        """Return what the inner detector weighed, in frames of the video."""
+        if not isinstance(self._detector, WeighingDetector):
+            return []
+        return [
+            replace(each, transition=self._place_transition(each.transition))
+            for each in self._detector.candidates()
+        ]
 
     def _place_transition(self, transition: Transition) -> Transition:
         start, end = transition.start_frame * self._step, transition.end_frame * self._step

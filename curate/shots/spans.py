@@ -93,6 +93,11 @@ class Span:
         score: Value that a rule decided on.
         threshold: Threshold of that rule.
         segment: Place of the segment that a list names among those of its source; None outside of all.
+        ends_by: Kind of the change at its end, or "".
+        ends_probability: Probability that this is a transition; None where nothing tells.
+        inside: Kind of the likeliest change inside a clip that ends no shot, or "".
+        inside_s: Time of the first frame behind that change, seconds after the source's first frame.
+        inside_probability: Probability that it is a transition.
     """
 
     first: int
@@ -105,6 +110,11 @@ class Span:
     score: float | None = None
     threshold: float | None = None
     segment: int | None = None
+    ends_by: str = ""
+    ends_probability: float | None = None
+    inside: str = ""
+    inside_s: float | None = None
+    inside_probability: float | None = None
 
 
 def spans(

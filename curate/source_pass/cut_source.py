@@ -33,6 +33,7 @@ from reelweave.curate.ledger.digest import digest
 from reelweave.curate.ledger.ledger import Ledger
 from reelweave.curate.ledger.records import Record, SourceSummary, clip_key
 from reelweave.curate.models.device import one_thread
+from reelweave.curate.shots.boundaries import name_boundaries
 from reelweave.curate.shots.listed import layers_of, listed_spans
 from reelweave.curate.shots.spans import Span, cut_off_span, further_span, spans, unread_span
 from reelweave.curate.source_pass.at_work import note_progress
@@ -52,6 +53,11 @@ _PAUSES_S = (0.5, 2.0)
 """Seconds before a source is worked on once more, from its start, after a fault of the machine."""
 
 _MAX_TAG_CHARS = 16_000
+
+_OF_SPANS = (
+    "start_s", "end_s", "segment", "ends_by", "ends_probability", "inside", "inside_s", "inside_probability",
+)  # fmt: skip
+"""Fields that a record takes from its span."""
 
 
 class AheadSpans(EncodedSpans, Protocol):
@@ -179,6 +185,7 @@ class CutSource:
                 config.cut,
                 config.spans,
             )
+        parts = name_boundaries(parts, scanned.transitions, scanned.candidates, scanned.timeline)
         if scanned.further is not None:
             parts = [*parts, further_span(scanned.timeline, scanned.further)]
         elif scanned.ended_by and not cut_off_span(scanned.timeline, promised_s):
@@ -277,7 +284,7 @@ class CutSource:
             yield record
 
     def _plan_record(self, base: Record, part: int, span: Span) -> Record:
-        record = replace(base, part=part, start_s=span.start_s, end_s=span.end_s, segment=span.segment)
+        record = replace(base, part=part, **{name: getattr(span, name) for name in _OF_SPANS})
         if span.fault is not None:
             return replace(
                 record,

@@ -37,11 +37,12 @@ from reelweave.curate.frames.sound_clock import (
 from reelweave.curate.frames.source import SourceError, open_video, without_frames
 from reelweave.curate.frames.telecine import FieldDifferences, Pulldown, invert_pulldown
 from reelweave.curate.shots import ShotDetector, Transition, make_detector
+from reelweave.curate.shots.boundaries import candidates_of
 from reelweave.curate.shots.fixed import FixedStrideConfig, FixedStrideDetector
 from reelweave.curate.shots.scale import Scaler
 from reelweave.curate.shots.spans import MISSING_MIN_S
 from reelweave.curate.shots.stitch import SampleEmbeddings, StitchConfig, stitch
-from reelweave.curate.shots.types import with_cuts
+from reelweave.curate.shots.types import Candidate, with_cuts
 from reelweave.curate.source_pass.lookahead import lookahead_of
 from reelweave.curate.source_pass.lookahead_encode import LookaheadEncoder, encode_ahead
 from reelweave.curate.source_pass.remarks import describe_changes, describe_turn
@@ -59,6 +60,7 @@ class Scan:
     probe: Probe
     timeline: FrameTimes
     transitions: list[Transition]
+    candidates: list[Candidate]
     size: Geometry
     stats: FrameStats
     source_bytes: int
@@ -333,6 +335,7 @@ def _scan(file: BinaryIO, config: SourceStageConfig, segments: Sequence[Segment]
             replace(header, promised_s=decoded.promised_s(line)),
             line,
             transitions,
+            candidates_of(detector),
             size,
             stats,
             container.size,

@@ -34,6 +34,7 @@ from reelweave.loader.dataset import (
 )
 from reelweave.loader.dataset.manifest import MANIFEST
 from reelweave.loader.dataset.publishing.publication import read_once
+from reelweave.loader.dataset.schema import TRANSITIONS
 from reelweave.loader.dataset.tables.parquet import to_rows, to_table
 from reelweave.loader.dataset.tables.shard_rows import TableRows, as_table
 from reelweave.loader.errors import UsageError
@@ -192,9 +193,13 @@ def _remove(dataset: Dataset, requested: Sequence[Removal]) -> Removed:
     # The tables of the next revision, read part by part as they are written.
     accounted = _account_removed(dataset.table_parts("accounting"), removal_mask, TakeDowns(tuple(removals)))
     scored = (table.filter(pa.array(~removal_mask(table))) for table in dataset.table_parts("scores"))
+    changes = dataset.further_parts("transitions")
     content = Content(
         accounting=read_once(accounted, ACCOUNTING),
         scores=read_once(scored, SCORES),
+        transitions=None
+        if changes is None
+        else read_once((table.filter(pa.array(~removal_mask(table))) for table in changes), TRANSITIONS),
         config=dataset.manifest.config,
         versions=dataset.manifest.versions,
         removals=removals,

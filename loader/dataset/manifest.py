@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field, FiniteFloat, NonNegativeInt, StringConstr
 
 from reelweave.loader.base.strict_json import digest, parse
 from reelweave.loader.dataset.latents import Latents
-from reelweave.loader.dataset.schema import FORMAT_VERSION, STATES, TABLES
+from reelweave.loader.dataset.schema import FORMAT_VERSION, FURTHER_TABLES, STATES, TABLES
 from reelweave.loader.errors import RunError, UsageError
 from reelweave.loader.storage.base import Storage
 from reelweave.loader.storage.names import check_path
@@ -143,8 +143,13 @@ class Manifest(BaseModel, frozen=True, extra="forbid"):
 
     def table(self, name: str) -> FileEntry:
         """Return the entry of the table "index", "accounting" or "scores"."""
-        path = table_path(name, self.revision)
-        return next(file for file in self.files if file.path == path)
+        return next(file for name_of, file in self.tables.items() if name_of == name)
+
+    @property
+    def tables(self) -> dict[str, FileEntry]:
+        """Entries of the tables that the dataset has, by name."""
+        names = {table_path(name, self.revision): name for name in (*TABLES, *FURTHER_TABLES)}
+        return {names[file.path]: file for file in self.files if file.path in names}
 
     @property
     def named_as_first(self) -> dict[str, FileEntry]:
@@ -154,7 +159,7 @@ class Manifest(BaseModel, frozen=True, extra="forbid"):
         """
         if not self.revision:
             return {}
-        tables = {table_path(name, 0): self.table(name) for name in TABLES}
+        tables = {table_path(name, 0): entry for name, entry in self.tables.items()}
         return {**tables, **({} if self.plan_index is None else {plan_path(0): self.plan_index})}
 
     @property

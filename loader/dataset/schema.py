@@ -87,7 +87,23 @@ SCORES = pa.schema(
 )
 """Scores of every clip that was cut, kept or not, so that thresholds can be changed without decoding."""
 
+TRANSITIONS = pa.schema(
+    [
+        pa.field("source", pa.string(), nullable=False),
+        pa.field("start_s", pa.float64(), nullable=False),  # end of the last unblended frame before it
+        pa.field("end_s", pa.float64(), nullable=False),  # begin of the first one behind it
+        pa.field("kind", pa.string(), nullable=False),
+        pa.field("probability", pa.float64()),  # null where nothing tells
+        pa.field("decision", pa.string(), nullable=False),  # "boundary" or "inside"
+        pa.field("key", pa.string()),  # of the clip that ends there, or holds it
+    ]
+)
+"""Changes at which spans end, and the likeliest one inside each clip; at most two rows for a row of the accounting."""
+
 TABLES = {"index": INDEX, "accounting": ACCOUNTING, "scores": SCORES}
+
+FURTHER_TABLES = {"transitions": TRANSITIONS}
+"""Tables that a dataset may lack."""
 
 OPTIONAL: dict[str, Any] = {
     "caption_provenance": {},

@@ -10,6 +10,7 @@ from reelweave.curate.run.curate import versions
 from reelweave.loader.dataset import ACCOUNTING, SCORES, Content, Dataset, Manifest, Row, ShardRecord, publish
 from reelweave.loader.dataset.latents import Latents
 from reelweave.loader.dataset.publishing.publication import read_once
+from reelweave.loader.dataset.schema import TRANSITIONS
 from reelweave.loader.dataset.tables.parquet import to_rows, to_table
 from reelweave.loader.storage import Storage
 from reelweave.pipelines.latents.work import STAGE
@@ -40,7 +41,9 @@ def publish_version(
     gone = pa.array(sorted(failed), pa.string())
     accounted = (_account_failed(table, failed, gone) for table in source.table_parts("accounting"))
     scored = (_mark_failed(table, gone) for table in source.table_parts("scores"))
+    changes = source.further_parts("transitions")
     content = Content(
+        transitions=None if changes is None else read_once(changes, TRANSITIONS),
         accounting=read_once(accounted, ACCOUNTING),
         scores=read_once(scored, SCORES),
         config=asked,

@@ -42,6 +42,11 @@ CLIPS = pa.schema(
         "audio": pa.string(),
         "sha256": pa.string(),
         "clip_bytes": pa.int64(),
+        "ends_by": pa.string(),
+        "ends_probability": pa.float64(),
+        "inside": pa.string(),
+        "inside_s": pa.float64(),
+        "inside_probability": pa.float64(),
     }
 )
 """Columns of `Record` that the pass over a source decides; those of scores follow."""

@@ -27,6 +27,7 @@ from reelweave.curate.frames.sound_clock import SoundClock, SoundStamps
 from reelweave.curate.frames.source import SourceError, open_video
 from reelweave.curate.frames.telecine import FieldDifferences, Pulldown
 from reelweave.curate.ledger.records import Record
+from reelweave.curate.shots.boundaries import candidates_of, name_boundaries
 from reelweave.curate.shots.listed import listed_spans
 from reelweave.curate.shots.spans import Span, further_span, spans
 from reelweave.curate.shots.stitch import SampleEmbeddings
@@ -231,6 +232,7 @@ def join(
         parts = listed_spans(line, transitions, decoded.promised_s(line), config.spans, segments)
     else:
         parts = spans(line, transitions, decoded.promised_s(line), config.spans)
+    parts = name_boundaries(parts, transitions, candidates_of(joiner.detector), line)
     if (begins := unread_from(file)) is not None:  # parts may be of MP4 and Matroska, which is read on
         parts = [*parts, further_span(line, begins)]
     lead = kept_lead(header.container, float(begin_pts * time_base))

@@ -25,7 +25,7 @@ from reelweave.loader.dataset.manifest import (
 )
 from reelweave.loader.dataset.plan_index import Comparison, PlanIndex, map_plan_index, refuse_impossible
 from reelweave.loader.dataset.reader import shard_storage
-from reelweave.loader.dataset.schema import TABLES
+from reelweave.loader.dataset.schema import FURTHER_TABLES, TABLES
 from reelweave.loader.dataset.tables.checks import TableChecks, row_count
 from reelweave.loader.dataset.tables.parquet import read_batches, read_table
 from reelweave.loader.dataset.tables.rows_by_shard import RowsByShard
@@ -102,6 +102,7 @@ def _read_files(
 ) -> bool:
     """Check all files but shards, and collect the rows of the shards; return whether the index is sound."""
     names = {table_path(name, manifest.revision): name for name in TABLES}
+    further = {table_path(name, manifest.revision): name for name in FURTHER_TABLES}
     plans = (plan_path(manifest.revision), history_path(manifest.revision))
     sound: dict[str, FileEntry] = {}
     # Every file by itself: its place, size and checksum.
@@ -114,6 +115,8 @@ def _read_files(
             check_listed(storage, entry, path)
             if path in names or path in plans:
                 sound[path] = entry
+            if path in further:
+                _read_further(storage, entry, FURTHER_TABLES[further[path]])
         except MachineError:
             raise
         except RunError as error:
@@ -133,6 +136,13 @@ def _read_files(
     if plans[1] in sound and plan_index is not None:
         result.problems += _check_history(storage, manifest, sound[plans[1]], plan_index)
     return intact.get("index", False)
+
+
+def _read_further(storage: Storage, entry: FileEntry, schema: pa.Schema) -> None:
+    """Read a table that a dataset may lack; it must have the columns of the format."""
+    with storage.open(entry.path) as file:
+        for _ in read_batches(file, entry.size, entry.path, schema, None):
+            pass
 
 
 def _check_table(

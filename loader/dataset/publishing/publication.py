@@ -27,7 +27,7 @@ from reelweave.loader.dataset.manifest import (
 )
 from reelweave.loader.dataset.plan_index import DTYPES, PLANNED, PlanColumns, PlanIndex, write_plan_index
 from reelweave.loader.dataset.publishing.payload import Payload, entry_of
-from reelweave.loader.dataset.schema import ACCOUNTING, INDEX, SCORES, Row
+from reelweave.loader.dataset.schema import ACCOUNTING, INDEX, SCORES, TRANSITIONS, Row
 from reelweave.loader.dataset.shard import ShardRecord, idx_bytes
 from reelweave.loader.dataset.tables.parquet import ParquetWriter, to_table
 from reelweave.loader.dataset.tables.row_parts import RowParts, hash_parts, part_count
@@ -54,11 +54,13 @@ class Content:
         versions: versions of code and models, by name.
         removals: take-downs, in order.
         latents: description of the stored latents, if any.
+        transitions: table ``transitions``, in the same ways; None for a dataset without one.
         files: content by path of further files that belong to no sample; paths contain a digest of the content.
     """
 
     accounting: AnyRows
     scores: AnyRows = ()
+    transitions: AnyRows | None = None
     config: dict[str, Any] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     removals: list[Removal] = field(default_factory=list)
@@ -115,9 +117,11 @@ class Publication:
                 sidecars = energon_files(divided, folder)
             index.write(divided, rows, folder)
         states, sources = write_accounting(folder / "accounting.parquet", content.accounting)
-        with ParquetWriter(folder / "scores.parquet", SCORES) as writer:
-            for table in _tables(content.scores, SCORES):
-                writer.add(table)
+        names = ["index", "accounting", "scores"]
+        _write_table(folder / "scores.parquet", content.scores, SCORES)
+        if content.transitions is not None:
+            names.append("transitions")
+            _write_table(folder / "transitions.parquet", content.transitions, TRANSITIONS)
         manifest = Manifest(
             totals=Totals(
                 samples=index.samples,
@@ -136,7 +140,6 @@ class Publication:
             removals=content.removals,
             latents=content.latents,
         )
-        names = ("index", "accounting", "scores")
         return Publication(
             {name: folder / f"{name}.parquet" for name in names},
             folder / "plan.arrow",
@@ -280,6 +283,12 @@ def write_accounting(path: Path, rows: AnyRows) -> tuple[Counter[str], int]:
             sources.add(table, hash_parts(table.column("source"), parts))
         columns = (sources.read(part).column("source") for part in range(parts))
         return states, sum(pc.count_distinct(column).as_py() for column in columns)
+
+
+def _write_table(path: Path, rows: AnyRows, schema: pa.Schema) -> None:
+    with ParquetWriter(path, schema) as writer:
+        for table in _tables(rows, schema):
+            writer.add(table)
 
 
 def _tables(rows: AnyRows, schema: pa.Schema) -> Iterator[pa.Table]:

@@ -26,7 +26,7 @@ from reelweave.loader.dataset.plan_index import from_arrow
 from reelweave.loader.dataset.publishing.payload import Payload, create, entry_of, is_there, write
 from reelweave.loader.dataset.publishing.publication import Content, Publication
 from reelweave.loader.dataset.reader import Dataset
-from reelweave.loader.dataset.schema import TABLES, Row
+from reelweave.loader.dataset.schema import FURTHER_TABLES, TABLES, Row
 from reelweave.loader.dataset.shard import Sample, ShardRecord, write_shard
 from reelweave.loader.dataset.tables.parquet import batches_of_parquet
 from reelweave.loader.dataset.tars.card import write_card
@@ -38,7 +38,8 @@ from reelweave.loader.storage.scratch import Scratch
 
 SIDECARS = ".nv-meta/"
 _COPIED_BYTES = 1 << 23
-_TABLE = re.compile(rf"(({'|'.join(TABLES)})(\.\d{{6}})?\.parquet|(plan|history)(\.\d{{6}})?\.arrow)")
+_NAMES = (*TABLES, *FURTHER_TABLES)
+_TABLE = re.compile(rf"(({'|'.join(_NAMES)})(\.\d{{6}})?\.parquet|(plan|history)(\.\d{{6}})?\.arrow)")
 
 
 Compose = Callable[[int], tuple[Manifest, Mapping[str, Payload]]]
@@ -198,7 +199,7 @@ def settle_files(
     prefixes = [
         "plan.",
         "history.",
-        *(f"{name}." for name in TABLES),
+        *(f"{name}." for name in _NAMES),
         *([] if manifest.foreign else ["shards/"]),
     ]
     for prefix in prefixes:
@@ -231,7 +232,7 @@ def _same(first: Manifest, other: Manifest) -> bool:
 
     def essence(manifest: Manifest) -> dict[str, Any]:
         body = manifest.model_dump(exclude={"revision", "files", "ancestors"})
-        tables = {name: manifest.table(name).sha256 for name in TABLES}
+        tables = {name: entry.sha256 for name, entry in manifest.tables.items()}
         return {**body, "tables": tables}
 
     return essence(first) == essence(other)

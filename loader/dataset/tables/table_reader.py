@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from reelweave.loader.base.arrays import IndexArray
 from reelweave.loader.dataset.listed import check_listed, explain_missing, read_listed
 from reelweave.loader.dataset.manifest import MANIFEST, FileEntry, Manifest, read_manifest
-from reelweave.loader.dataset.schema import INDEX, TABLES, Row
+from reelweave.loader.dataset.schema import FURTHER_TABLES, INDEX, TABLES, Row
 from reelweave.loader.dataset.tables.checks import TableChecks, problems, row_count
 from reelweave.loader.dataset.tables.parquet import (
     GROUP_ROWS,
@@ -148,6 +148,23 @@ class TableReader:
                     yield table
         if checks is not None:
             _refuse(checks.problems())
+
+    def further_parts(self, name: str) -> Iterator[pa.Table] | None:
+        """Return a table that a dataset may lack, such as "transitions", by parts; None where it does.
+
+        Raises:
+            RunError: while it is read: the table is damaged.
+        """
+        entry = self.manifest.tables.get(name)
+        return None if entry is None else self._further_parts(entry, FURTHER_TABLES[name])
+
+    def _further_parts(self, entry: FileEntry, schema: pa.Schema) -> Iterator[pa.Table]:
+        where = self.storage.uri(entry.path)
+        with self.same_revision():
+            check_listed(self.storage, entry, where)
+        with self._open_table(entry) as file:
+            for batch in read_batches(file, entry.size, where, schema, None):
+                yield pa.Table.from_batches([batch])
 
     def row_number(self, key: str) -> int | None:
         """Return the row of the index with a key; None if there is none.

@@ -8,7 +8,7 @@ import argparse
 from collections.abc import Iterator
 from typing import Any
 
-from reelweave.loader.dataset import open_dataset
+from reelweave.loader.dataset import Row, open_dataset
 from reelweave.loader.errors import UsageError
 from reelweave.pipelines.configuration.storage_options import add_storage_arguments, storage_config
 from reelweave.pipelines.terminal.console import print_json, stdout, table
@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Print the clip, or the spans of a source."""
     from reelweave.pipelines.report.buckets import kept_config
-    from reelweave.pipelines.report.clips.facts import clip_facts
+    from reelweave.pipelines.report.clips.facts import clip_facts, transitions_between
     from reelweave.pipelines.report.clips.lookup import find_rows
 
     if not options.clip:
@@ -49,7 +49,14 @@ def run(options: argparse.Namespace) -> int:
             _print_clip(options.dataset, facts)
         return 0
     if options.json:
-        print_json({"dataset": dataset.storage.root, "source": rows[0]["source"], "spans": rows})
+        print_json(
+            {
+                "dataset": dataset.storage.root,
+                "source": rows[0]["source"],
+                "spans": rows,
+                "transitions": transitions_between(dataset, rows[0]["source"]),
+            }
+        )
         return 0
     # A source is shown by its spans.
     columns = ["key", "from s", "to s", "state", "stage", "reason"]
@@ -57,6 +64,7 @@ def run(options: argparse.Namespace) -> int:
         [_text(row[name]) for name in ("key", "start_s", "end_s", "state", "stage", "reason")] for row in rows
     ]
     stdout().print(table(f"{len(rows)} spans of {rows[0]['source']}", columns, cells))
+    _print_transitions(transitions_between(dataset, rows[0]["source"]))
     return 0
 
 
@@ -82,8 +90,17 @@ def _print_clip(dataset: str, facts: dict[str, Any]) -> None:
             names = ("key", "source", "start_s", "end_s", "state", "reason")
             cells = [[_text(row[name]) for name in names] for row in rows]
             out.print(table(title, ["key", "source", "from s", "to s", "state", "reason"], cells))
+    _print_transitions(facts.get("transitions") or [])
     if facts.get("file"):
         out.print(f"its file: {hint('extract', dataset, facts['key'])}", markup=False, soft_wrap=True)
+
+
+def _print_transitions(rows: list[Row]) -> None:
+    """Print the changes at which shots end, and the likeliest one inside each clip."""
+    if rows:
+        names = ("start_s", "end_s", "kind", "probability", "decision")
+        cells = [[_text(row[name]) for name in names] for row in rows]
+        stdout().print(table("transitions", ["from s", "to s", "kind", "probability", "decision"], cells))
 
 
 def _lines(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:

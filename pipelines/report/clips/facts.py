@@ -4,12 +4,17 @@ import math
 from dataclasses import asdict
 from typing import Any
 
+import pyarrow.compute as pc
+
 from reelweave.loader.buckets.assignment import BucketConfig, assign
 from reelweave.loader.dataset import Dataset, Row
 from reelweave.loader.dataset.samples.copied_frames import CopiedFrames
+from reelweave.loader.dataset.tables.parquet import to_rows
 from reelweave.pipelines.report.clips.lookup import rows_of_key
 from reelweave.pipelines.report.clips.media import locate_clip
 
+_TOUCHING_S = 1e-6
+_OF_TRANSITIONS = ("start_s", "end_s", "kind", "probability", "decision")
 _FINITE = 1e300  # of a threshold in a manifest, which may be another program's
 
 
@@ -40,6 +45,7 @@ def clip_facts(dataset: Dataset, row: Row, buckets: BucketConfig) -> dict[str, A
         facts["pictures"] = _describe_pictures(facts)
         facts["duplicates"] = _duplicates(dataset, key)
         facts["also"] = [_span(other) for other in rows_of_key(dataset, key) if other != row]
+        facts["transitions"] = transitions_between(dataset, row["source"], row["start_s"], row["end_s"])
         facts["file"] = _file(dataset, key)
         facts["mbps"] = _mbps(facts)
     return facts
@@ -104,6 +110,22 @@ def _scores(dataset: Dataset, row: Row) -> list[dict[str, Any]]:
             passes = finite is not None and (low is None or value >= low) and (high is None or value <= high)
         score_rows.append({"name": name, "value": finite, "min": low, "max": high, "passes": passes})
     return score_rows
+
+
+def transitions_between(
+    dataset: Dataset, source: str, start_s: float | None = None, end_s: float | None = None
+) -> list[Row]:
+    """Return the transitions of a source, or those that touch a span of it; none of a dataset without that table."""
+    transitions: list[Row] = []
+    for table in dataset.further_parts("transitions") or ():
+        touching = pc.equal(table.column("source"), source)
+        if start_s is not None and end_s is not None:
+            touching = pc.and_(touching, pc.greater_equal(table.column("end_s"), start_s - _TOUCHING_S))
+            touching = pc.and_(touching, pc.less_equal(table.column("start_s"), end_s + _TOUCHING_S))
+        transitions += [
+            {name: row[name] for name in _OF_TRANSITIONS} for row in to_rows(table.filter(touching))
+        ]
+    return transitions
 
 
 def _describe_pictures(facts: dict[str, Any]) -> str | None:

@@ -127,6 +127,7 @@ def test_nothing_but_the_contract_is_left(made: Path) -> None:
         "index.parquet",
         "accounting.parquet",
         "scores.parquet",
+        "transitions.parquet",
         "plan.arrow",
         "manifest.json",
         ".nv-meta",
