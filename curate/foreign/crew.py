@@ -5,7 +5,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,9 +57,11 @@ def read_tars(
     done, done_bytes = len(found) - len(todo), total_bytes - sum(info.size for info in todo)
     progress(TarProgress(done, len(found), done_bytes, total_bytes))
     children = _Children(tars, place, workers)
+    running: dict[Future[None], ObjectInfo] = {}
     with ThreadPoolExecutor(workers) as pool:
         try:
-            running = {pool.submit(children.read, info): info for info in todo}
+            for info in todo:
+                running[pool.submit(children.read, info)] = info
             while running:
                 finished, _ = wait(running, return_when=FIRST_EXCEPTION, timeout=0.5)
                 for future in finished:

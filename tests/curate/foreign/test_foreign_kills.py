@@ -2,11 +2,14 @@
 
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from reelweave.curate.foreign.crew import read_tars
 from reelweave.loader.dataset import open_dataset
+from reelweave.loader.storage import ObjectInfo, open_storage
 from tests.commands import reelweave
 from tests.curate.foreign.foreign_sets import clips, failed, problems
 from tests.foreign_tars import by_webdataset
@@ -71,3 +74,22 @@ def test_a_sample_that_is_there_at_kills_of_two_runs_is_left_out_and_named(
     (tmp_path / "set/.reelweave-index/a.tar.parquet").unlink()
     assert reelweave("index", tmp_path / "set", "--workers", "1").returncode == 0
     assert open_dataset(tmp_path / "set").index.num_rows == 6
+
+
+class StoppedTars(list[ObjectInfo]):
+    """Tars before the first of which a person stops the run, once their bytes were counted."""
+
+    counted = False
+
+    def __iter__(self) -> Iterator[ObjectInfo]:
+        if self.counted:
+            raise KeyboardInterrupt
+        self.counted = True
+        return super().__iter__()
+
+
+def test_a_stop_before_the_first_tar_is_no_bug_of_ours(tmp_path: Path) -> None:
+    """Ctrl-C and SIGTERM just then ended in an UnboundLocalError."""
+    storage, tars = open_storage(tmp_path), StoppedTars([ObjectInfo("a.tar", 1, "v")])
+    with pytest.raises(KeyboardInterrupt):
+        read_tars(storage, storage, tars, [], 1, lambda _: None)
