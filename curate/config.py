@@ -137,7 +137,7 @@ class SourceStageConfig(BaseModel, frozen=True, extra="forbid"):
             the ledger notices.
     """
 
-    REVISION: ClassVar = 70
+    REVISION: ClassVar = 71
 
     probe: ProbeConfig = ProbeConfig()
     shots: ShotConfig = ShotConfig()

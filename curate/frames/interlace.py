@@ -17,6 +17,7 @@ FieldOrder = Literal["tff", "bff"]
 _SMALLEST = 4  # minimum side, pixels; the filter needs some lines above and below
 
 _EVERY, _AT_ONCE = 30, 10  # frames, of which so many in a row are looked at: the cost of a third
+_BWDIF = "bwdif=mode=send_frame:parity=auto:deint=interlaced"
 _CONTEXT = 2  # frames after which one has neighbours on both sides
 _LEAST_COMBED = 6  # frames that must show it where no header says so
 _LEAST_SHARE = 0.9  # of the frames in which the order of fields can be seen at all
@@ -165,10 +166,11 @@ def deinterlace(
     Args:
         frames: Frames in display order.
         pulldown: Order of fields, if the second field of a picture may lie in the frame before or after. Pictures
-            that no field completes are deinterlaced.
+            that no field completes are deinterlaced: those before cuts, and the first one.
         unmarked: Order of fields of frames that are interlaced without a mark; all are deinterlaced.
     """
     graph: Graph | None = None
+    first_graph: Graph | None = None
     made_for: tuple[object, ...] = ()
     waiting: deque[VideoFrame] = deque()
     for frame in frames:
@@ -185,13 +187,19 @@ def deinterlace(
                 continue
             steps = [] if pulldown is None else [f"fieldmatch=order={pulldown}"]
             steps += [] if unmarked is None else [f"setfield={unmarked}"]
-            graph, made_for = (
-                _chain(frame, *steps, "bwdif=mode=send_frame:parity=auto:deint=interlaced"),
-                kind,
-            )
+            graph, made_for = _chain(frame, *steps, _BWDIF), kind
+            # No cut tells that the fields of a first frame are of two pictures, so it is looked at for combs.
+            if pulldown is not None:
+                first_graph = _chain(frame, f"{steps[0]}:combmatch=full", _BWDIF)
         # From then on every frame goes through the filter, which answers one frame later.
         waiting.append(frame)
-        yield from _pull_frames(graph, frame, waiting)
+        finished = _pull_frames(graph, frame, waiting)
+        if first_graph is not None:
+            first_graph.push(frame)
+            if (first := next(_pull(first_graph), None)) is not None:
+                first_graph = None
+                yield _with_times(first, next(finished))
+        yield from finished
     if graph is not None:
         yield from _pull_frames(graph, None, waiting)
 
@@ -200,11 +208,14 @@ def _pull_frames(graph: Graph, frame: VideoFrame | None, waiting: deque[VideoFra
     """Push a frame, or None for the end, and yield the finished frames with their own time stamps."""
     graph.push(frame)
     for finished in _pull(graph):
-        original = waiting.popleft()
         # The filter counts in half ticks, to leave room for one picture per field.
-        finished.pts, finished.time_base = original.pts, original.time_base
-        finished.duration = original.duration
-        yield finished
+        yield _with_times(finished, waiting.popleft())
+
+
+def _with_times(frame: VideoFrame, original: VideoFrame) -> VideoFrame:
+    """Return a frame with the times of another one."""
+    frame.pts, frame.time_base, frame.duration = original.pts, original.time_base, original.duration
+    return frame
 
 
 def _pull(graph: Graph) -> Iterator[VideoFrame]:

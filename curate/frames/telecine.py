@@ -212,7 +212,7 @@ def invert_pulldown(line: FrameTimes, pulldown: Pulldown) -> FrameTimes:
     """
     # Repeats end the cycles: between two of them lie the film's own frames.
     raw_s = line.times_s
-    repeats = [frame for frame in pulldown.repeats if 0 < frame < line.frames]
+    repeats = [frame for frame in pulldown.repeats if frame < line.frames]
     lasting_s = float(np.median(np.diff(raw_s)))
     begins_s = [0.0, *(float(raw_s[frame]) + _LATE * lasting_s for frame in repeats), float(raw_s[-1])]
     times_s = raw_s.copy()
@@ -222,7 +222,8 @@ def invert_pulldown(line: FrameTimes, pulldown: Pulldown) -> FrameTimes:
         if last > first:
             step_s = (begins_s[index + 1] - begins_s[index]) / (last - first)
             times_s[first:last] = begins_s[index] + np.arange(last - first) * step_s
-        if last < line.frames:
+        # A first frame that repeats one before the film meets the middle of no slot.
+        if 0 < last < line.frames:
             times_s[last] = begins_s[index + 1] - _INSTANT_S
     rate = line.rate * Fraction(_CYCLE - 1, _CYCLE)
     return replace(

@@ -1,5 +1,7 @@
 """Films of 24 frames per second in 60 fields: their own frames come back, and no other film is touched."""
 
+import io
+import itertools
 from fractions import Fraction
 from pathlib import Path
 
@@ -14,8 +16,20 @@ from reelweave.curate.frames.telecine import FieldDifferences, Pulldown, invert_
 from tests.cutting import curated
 from tests.media import read_numbers
 from tests.telecine import NTSC, fields_of, woven
+from tests.thorough import beyond
 
 FILM = NTSC * 4 / 5
+
+
+def frames_of(clip: bytes) -> list[np.ndarray]:
+    with av.open(io.BytesIO(clip)) as container:
+        return [frame.to_ndarray(format="gray") for frame in container.decode(video=0)]
+
+
+def is_combed(picture: np.ndarray) -> bool:
+    """Whether lines differ from those of the other field more than from those of their own."""
+    rows = picture.astype(np.int16)
+    return bool(np.abs(rows[2:] - rows[1:-1]).mean() > 1.2 * np.abs(rows[2:] - rows[:-2]).mean())
 
 
 def pulldown_of(path: Path) -> Pulldown | None:
@@ -55,6 +69,21 @@ def test_a_telecined_recording_that_begins_between_key_frames_gets_its_own_frame
     assert kept.fps == pytest.approx(float(FILM))
     numbers = read_numbers(clip)
     assert numbers == list(range(numbers[0], 96))
+
+
+@pytest.mark.parametrize(
+    ("order", "first"), beyond(2, [("tff", 3), ("bff", 2), *itertools.product(("tff", "bff"), range(5))])
+)
+def test_a_film_may_begin_anywhere_in_its_cadence(order: str, first: int, tmp_path: Path) -> None:
+    """A first frame of two pictures is none of a clip, or one of them alone."""
+    path = woven(tmp_path / "a.mkv", fields_of(96, order)[first:], order=order, codec="libx264")
+    ((record, clip),) = curated(path, tmp_path / "out", spans={"min_clip_s": 0.5})
+    assert record.fps == pytest.approx(float(FILM))
+    numbers = read_numbers(clip)
+    assert numbers == list(range(numbers[0], 96))
+    assert numbers[0] <= 3
+    (sharp, *_) = frames_of(clip)
+    assert not is_combed(sharp)
 
 
 @pytest.mark.parametrize(
