@@ -22,7 +22,7 @@ from reelweave.curate.frames.container.side_data import Cropper
 from reelweave.curate.frames.decode.dv_blocks import DvBlocks
 from reelweave.curate.frames.decode.key_checks import KeyChecks
 from reelweave.curate.frames.decode.lost_frames import LostFrames
-from reelweave.curate.frames.decode.missing_pictures import MissingPictures, without_picture
+from reelweave.curate.frames.decode.missing_pictures import MissingPictures
 from reelweave.curate.frames.decode.slice_checks import SliceChecks
 from reelweave.curate.frames.frame_times import Damage, Undecoded
 from reelweave.curate.frames.interlace import FieldOrder, deinterlace, fields_fault
@@ -90,10 +90,11 @@ class Decoder:
         self._tells_cut = "mpegts" not in stream.container.format.name
         self._cut_pts: int | None = None  # of the last packet, if its bytes are not all there
         self._lost, self._checks = LostFrames(stream), SliceChecks(stream)
-        self._missing, self._unshown = (
-            MissingPictures(stream),
-            0,
-        )  # packets without a picture in damage in work
+        self._missing = MissingPictures(stream)
+        self._unshown_since: int | None = (
+            None  # packets passed before those without a picture in damage in work
+        )
+        self._silent: dict[int, tuple[int, int]] = {}  # packets passed in damage that nothing else tells
         self._blocks, self._keys = DvBlocks(stream), KeyChecks(stream)
         self._clusters = None if file is None else ClusterChecks(file, stream)
         self._doubted: set[int | None] = set()  # stamps of packets in clusters with wrong checksums
@@ -317,7 +318,7 @@ class Decoder:
     def damage(self) -> tuple[Damage, ...]:
         """Return the damage so far; complete after ``frames`` is exhausted."""
         self._mend()
-        return tuple(self._damage)
+        return self._missing.told(self._damage, self._silent)
 
     def _break(self, since: int | None = None) -> None:
         """Note damage from the next frame on, or from one before it."""
@@ -331,7 +332,8 @@ class Decoder:
         Args:
             missing: Packets that gave none, where these are counted.
         """
-        self._unshown += missing
+        if missing and self._unshown_since is None:
+            self._unshown_since = self._missing.passed - missing
         self._errors += self._broken_since is None and not missing
         before = self._shown - 1
         self._broken_since = before if self._broken_since is None else min(before, self._broken_since)
@@ -347,16 +349,12 @@ class Decoder:
 
     def _mend(self) -> None:
         if self._broken_since is not None:
-            reason = self._reason or self._count_faults(self._shown - self._broken_since)
-            self._damage.append(Damage(self._broken_since, self._shown, reason))
-            self._broken_since, self._errors, self._unshown, self._reason = None, 0, 0, ""
-
-    def _count_faults(self, frames: int) -> str:
-        """Return in words what is wrong with packets, of which so many gave frames."""
-        if self._unshown and not self._errors:
-            return f"{without_picture(self._unshown, self._unshown + frames)}; frames that depend on them are unsafe"
-        what = "packet" if self._errors == 1 else "packets"
-        return f"{self._errors} damaged {what}; frames that depend on them are unsafe"
+            if self._unshown_since is not None and not self._errors and not self._reason:
+                self._silent[len(self._damage)] = self._unshown_since, self._missing.passed
+            what = "packet" if self._errors == 1 else "packets"
+            reason = f"{self._errors} damaged {what}; frames that depend on them are unsafe"
+            self._damage.append(Damage(self._broken_since, self._shown, self._reason or reason))
+            self._broken_since, self._errors, self._unshown_since, self._reason = None, 0, None, ""
 
 
 def codec_with_alpha(stream: VideoStream) -> VideoCodecContext:

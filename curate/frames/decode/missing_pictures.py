@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left, insort
 from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
+import numpy as np
 from av.packet import Packet
 from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
 from reelweave.curate.frames.clocks.clock import JUMP_S, SQUEEZED_S
-from reelweave.curate.frames.frame_times import Undecoded
+from reelweave.curate.frames.frame_times import Damage, Undecoded
 from reelweave.loader.dataset.samples.frames.nal_units import nal_units, prefix_bytes
 
 _STAMPED = ("mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm", "mpegts", "mpeg", "flv")
@@ -57,6 +61,9 @@ class MissingPictures:
 
     Args:
         stream: Video stream that is decoded.
+
+    Attributes:
+        passed: Number of packets so far behind which a frame was shown, and that had not given a picture then.
     """
 
     def __init__(self, stream: VideoStream) -> None:
@@ -69,7 +76,9 @@ class MissingPictures:
         self._tick_s = float(stream.time_base or 0)
         self._pending: list[tuple[int, int]] = []  # clock and stamp of packets whose picture is to come
         self._many = 0  # further ones, which come no more
-        self._passed: deque[tuple[int, int]] = deque(maxlen=_MOST_PENDING)  # those that gave no picture
+        self.passed = 0
+        self._passed: dict[tuple[int, int], int] = {}  # those that gave no picture so far, with their numbers
+        self._late = array("q")  # numbers of those whose picture came later
         self._recent: deque[int] = deque(maxlen=_RECENT)  # stamps, of packets that show nothing too
         self._clock, self._last_pts, self._end_pts = 0, 0, 0
         self._shown: tuple[int, int] | None = None
@@ -118,18 +127,42 @@ class MissingPictures:
             return 0
         entry = self._find(frame.pts)
         if entry is None:
-            late = next((passed for passed in self._passed if passed == (self._clock, frame.pts)), None)
-            if late is not None:
-                self._passed.remove(late)
-            else:
+            late = None if frame.pts is None else self._passed.pop((self._clock, frame.pts), None)
+            if late is None:
                 self._unknown += 1
+            else:
+                self._late.append(late)
             return 0
         at = bisect_left(self._pending, entry)
         missing = at + self._many - self._unknown
-        self._passed.extend(self._pending[:at])
+        for passed in self._pending[:at]:
+            self._passed[passed] = self.passed
+            self.passed += 1
+        while len(self._passed) > _MOST_PENDING:
+            del self._passed[next(iter(self._passed))]
+        self.passed += self._many
         del self._pending[: at + 1]
         is_first, self._shown, self._many, self._unknown = self._shown is None, entry, 0, 0
         return 0 if is_first or missing < self._least else missing
+
+    def told(self, damage: Sequence[Damage], silent: Mapping[int, tuple[int, int]]) -> tuple[Damage, ...]:
+        """Return damage with its reasons, without what is none, since pictures came later than their stamps said.
+
+        Args:
+            damage: Damage of the whole decode.
+            silent: Packets passed, the first and one past the last, of damage that nothing else tells, by place.
+        """
+        late, found = np.array(self._late), list[Damage]()
+        for place, hurt in enumerate(damage):
+            if place not in silent:
+                found.append(hurt)
+                continue
+            first, last = silent[place]
+            missing = last - first - int(np.count_nonzero((late >= first) & (late < last)))
+            if missing >= self._least:
+                words = without_picture(missing, missing + hurt.last - hurt.first)
+                found.append(replace(hurt, reason=f"{words}; frames that depend on them are unsafe"))
+        return tuple(found)
 
     def _find(self, pts: int | None) -> tuple[int, int] | None:
         """Return the first packet to come with a stamp."""
