@@ -12,11 +12,11 @@ from reelweave.curate.frames.clocks.clock import repair_clock
 from reelweave.curate.frames.clocks.rates import (
     FLEETING_S,
     STANDARD_RATES,
-    TIE_S,
     choose_clip_rate,
     choose_rate,
     fleeting,
     snap_rate,
+    ties_s,
 )
 from reelweave.curate.frames.interlace import FieldOrder
 from reelweave.curate.frames.picture import Shape
@@ -292,8 +292,8 @@ def source_frames(times_s: NDArray[np.float64], first: int, last: int, rate: Fra
 
     A slot shows the frame that is on screen in its middle. Where the source lies on the grid of ``rate``
     within half a frame this is the identity. Where two frames change within 1.5 ms of the middle, it is the first one
-    that no slot shows yet: frames half a frame off the grid would else be repeated and left out by turns. Frames too
-    short to be seen are left out.
+    that no slot shows yet: frames half a frame off the grid would else be repeated and left out by turns. Behind a step
+    of the clock it is the one on screen. Frames too short to be seen are left out.
 
     Args:
         times_s: Start of each frame, as in `FrameTimes`.
@@ -310,8 +310,10 @@ def source_frames(times_s: NDArray[np.float64], first: int, last: int, rate: Fra
     middles_s = times_s[first] + (np.arange(slots) + 0.5) / float(rate)
     visible = np.flatnonzero(~fleeting(np.diff(times_s[first : last + 1]))) + first
     ends_s = times_s[visible + 1]
-    shown: NDArray[np.int64] = np.searchsorted(ends_s, middles_s - TIE_S, side="right")
-    latest = np.searchsorted(ends_s, middles_s + TIE_S, side="right")
+    tied_s = ties_s(ends_s - times_s[visible], rate)
+    first_ends_s, further_ends_s = (np.maximum.accumulate(ends_s + sign * tied_s) for sign in (1, -1))
+    shown: NDArray[np.int64] = np.searchsorted(first_ends_s, middles_s, side="right")
+    latest = np.searchsorted(further_ends_s, middles_s, side="right")
     if not np.array_equal(shown, latest):
         at, chosen = -1, []
         for earliest, last in zip(shown.tolist(), latest.tolist(), strict=True):

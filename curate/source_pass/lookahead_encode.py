@@ -28,7 +28,7 @@ from reelweave.curate.cut.smart.check import SeamError
 from reelweave.curate.cut.smart.plan import Plan
 from reelweave.curate.frames.budget import most_bytes, most_frames, most_pixels
 from reelweave.curate.frames.child_process import give_back
-from reelweave.curate.frames.clocks.rates import TIE_S, is_fleeting
+from reelweave.curate.frames.clocks.rates import is_fleeting, ties_s
 from reelweave.curate.frames.frame_times import FrameTimes, likely_clip_rate
 from reelweave.curate.frames.picture import Finisher, Geometry
 from reelweave.curate.frames.probe import Probe
@@ -280,9 +280,10 @@ class LookaheadEncoder:
         before, end_s = self._slots, self._times_s[frame_index + 1]
         held_s = end_s - self._times_s[frame_index]
         is_seen = not is_fleeting(held_s, 1 / rate)
+        tie_s = float(ties_s(np.array(held_s), self._rate))
         # As `source_frames` does for a whole span, here without knowing its end.
         while is_seen and first_s + (self._slots + 0.5) / rate < end_s + (
-            TIE_S if self._slots == before else -TIE_S
+            tie_s if self._slots == before else -tie_s
         ):
             self._slots += 1
             if not self._affords(self._slots):

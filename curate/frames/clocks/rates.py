@@ -133,6 +133,20 @@ def is_fleeting(held_s: float, usual_s: float) -> bool:
     return held_s < FLEETING_S and usual_s >= _LEAST_USUAL * FLEETING_S
 
 
+def ties_s(held_s: Seconds, rate: Fraction) -> Seconds:
+    """Return by how much the end of each frame may lie beside the middle of a slot and count as on it.
+
+    None behind a frame that is held for other than whole slots: there a clock steps, as where recordings are joined,
+    and what is behind it is shown in the nearer slots.
+
+    Args:
+        held_s: Time for which each frame is shown.
+        rate: Frames per second of the slots.
+    """
+    slots = held_s * float(rate)
+    return np.where(np.abs(slots - np.rint(slots)) <= 2 * TIE_S * float(rate), TIE_S, 0.0)
+
+
 def snap_rate(rate: Fraction) -> Fraction:
     """Return the standard rate that a measured one stands for, or the measured one."""
     nearest = min(STANDARD_RATES, key=lambda standard: abs(standard - rate))

@@ -172,6 +172,21 @@ def test_pieces_that_begin_half_a_frame_off_the_grid_repeat_no_frame(rate: Fract
         assert (steps > 1).sum() <= 1
 
 
+@pytest.mark.parametrize("tick", [Fraction(1, 90_000), Fraction(1, 1000)])
+@pytest.mark.parametrize("step_s", [0.0213, 0.0187, -0.0213, 0.0203, 0.031])
+def test_behind_a_step_of_the_clock_each_slot_shows_the_frame_on_screen(
+    step_s: float, tick: Fraction
+) -> None:
+    """Parts are joined a packet of AAC (21.3 ms) off the grid: the nearer slot is at most half a frame away."""
+    shown_s = [frame / 25 + (step_s if frame >= 100 else 0) for frame in range(250)]
+    line = timeline([round(at / tick) for at in shown_s], tick, None, Fraction(25), (), 60.0)
+    assert line.clip_rate(0, 250) == 25
+    slots = line.clip_frames(0, 250)
+    off_s = (line.times_s[slots] - np.arange(len(slots)) / 25)[102:]
+    assert np.abs(off_s).max() <= 0.02 + float(tick)
+    assert len(np.unique(slots)) >= 249
+
+
 def test_pieces_half_a_frame_off_the_grid_are_the_same_in_one_pass_and_two(tmp_path: Path) -> None:
     places = np.concatenate([np.arange(50), 50.5 + np.arange(50)])
     path = write_video(tmp_path / "a.mkv", (100,), times_s=places / 25, rate=25)
