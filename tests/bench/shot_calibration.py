@@ -50,7 +50,11 @@ def judge(path: Path, truth: Truth) -> list[Judged]:
     reported, candidates = detector.finish(), detector.candidates()
     chosen: list[Candidate] = []
     for each in sorted(candidates, key=lambda each: (each.transition not in reported, -each.score)):
-        if not any(overlap(each.transition, other.transition, REACH) for other in chosen):
+        if each.transition in reported:
+            is_new = all(each.transition != other.transition for other in chosen)
+        else:
+            is_new = not any(overlap(each.transition, other.transition, REACH) for other in chosen)
+        if is_new:
             chosen.append(each)
     judged = []
     for each in chosen:

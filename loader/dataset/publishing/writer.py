@@ -199,8 +199,9 @@ def settle_files(
     prefixes = [
         "plan.",
         "history.",
-        *(f"{name}." for name in _NAMES),
-        *([] if manifest.foreign else ["shards/"]),
+        *(f"{name}." for name in TABLES),
+        # Beside tars of other origin such a name may be that of somebody's own file.
+        *([] if manifest.foreign else ["shards/", *(f"{name}." for name in FURTHER_TABLES)]),
     ]
     for prefix in prefixes:
         for item in list(storage.list(prefix)):

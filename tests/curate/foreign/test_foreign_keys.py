@@ -172,3 +172,13 @@ def test_files_that_match_the_pattern_and_are_no_tars_are_left_out_and_said(
     assert any("--shards part*" in note and "part0.tar.idx" in note for note in second.notes), second.notes
     with pytest.raises(UsageError, match="may be a tar"):
         index(tmp_path / "set", shards="*.idx")
+
+
+def test_a_file_of_yours_with_the_name_of_a_table_that_only_curate_writes_stays(tmp_path: Path) -> None:
+    by_tarfile(tmp_path / "set/a.tar", [("one", {"mp4": video(tmp_path, 1)})])
+    own = tmp_path / "set/transitions.parquet"
+    own.write_bytes(b"my own")
+    for _ in range(2):
+        index_tars(str(tmp_path / "set"), workers=1)
+        by_tarfile(tmp_path / "set/b.tar", [("two", {"mp4": video(tmp_path, 2)})])
+    assert own.read_bytes() == b"my own"
