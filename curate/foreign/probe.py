@@ -22,6 +22,7 @@ from reelweave.curate.frames.container.edit_list import edit_faults
 from reelweave.curate.frames.container.further_film import further_film
 from reelweave.curate.frames.container.immersive import immersive
 from reelweave.curate.frames.container.side_data import side_data
+from reelweave.curate.frames.container.stills import AVIF, film_behind, has_tiles, still_of_items
 from reelweave.curate.frames.container.stream_choice import choose_sound
 from reelweave.curate.frames.decode.decoder import bounded_packets, codec_with_alpha
 from reelweave.curate.frames.interlace import fields_fault
@@ -45,7 +46,7 @@ from reelweave.loader.dataset.tars.pictures import (
 )
 from reelweave.loader.errors import refuse_shortage
 
-PROBE_VERSION = 25
+PROBE_VERSION = 26
 """Revision of this code: higher when the same bytes give other values; tars probed by older code are read again."""
 
 _MAX_SIDE = 16384
@@ -105,6 +106,11 @@ def probe(data: bytes | memoryview) -> Media:
         raise SourceError("is an animated WebP, which FFmpeg does not decode; convert it to GIF or MP4")
     if fault := cut_off(data):
         raise SourceError(f"is cut off: {fault}")
+    still = still_of_items(io.BytesIO(data))
+    if still is not None and (still != AVIF or has_tiles(io.BytesIO(data))):
+        raise SourceError(
+            f"is {still}, of which FFmpeg may show a tile alone{film_behind(io.BytesIO(data))}; convert it to JPEG"
+        )
     try:
         rest, data = state == "unread" or has_further_picture(data), first_picture(data)
     except CutOffError as error:
@@ -134,7 +140,8 @@ def probe(data: bytes | memoryview) -> Media:
         audio = _sound_codec(container, stream, file)
         interlaced, transparent = bool(frame.interlaced_frame), OverBlack().is_transparent(frame)
         view = immersive(frame)
-        is_picture, stated = container.format.name.endswith("_pipe"), stream.average_rate
+        is_picture = still is not None or container.format.name.endswith("_pipe")
+        stated = stream.average_rate
     decoded, combed = _decoded_stamps(data) if told is None or heads.change or turned else ([], False)
     stamps = decoded if told is None else told.pts.tolist()
     pace = pace_of_image(len(stamps)) if is_picture else pace_of(stamps, tick_s, times, stated)

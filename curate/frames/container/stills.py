@@ -7,10 +7,11 @@ from typing import BinaryIO
 
 from reelweave.curate.frames.container.encryption import boxes
 
+AVIF = "an AVIF picture"
 _STILLS = {
     b"heic": "a HEIC picture",
     b"heix": "a HEIC picture",
-    b"avif": "an AVIF picture",
+    b"avif": AVIF,
     b"mif1": "a HEIF picture",
     b"msf1": "a HEIF picture",
 }
@@ -34,6 +35,12 @@ def still_of_items(file: BinaryIO) -> str | None:
             return None
         kinds.add(kind)
     return words if b"meta" in kinds else None
+
+
+def has_tiles(file: BinaryIO) -> bool:
+    """Return whether a picture of ISO/IEC 23008-12 may be put together of others: an item of type grid (6.6.2.3)."""
+    file.seek(0)
+    return b"grid" in file.read(_BLOCK).partition(b"mdat")[0]
 
 
 def film_behind(file: BinaryIO) -> str:

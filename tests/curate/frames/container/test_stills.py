@@ -6,7 +6,9 @@ import struct
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
+from reelweave.curate.foreign.probe import probe
 from reelweave.curate.frames.source import SourceError, open_video
 from tests.curate.frames.container.test_side_data import box
 from tests.media import write_video
@@ -55,6 +57,25 @@ def test_a_heic_is_a_picture_and_no_film_of_a_second(tmp_path: Path) -> None:
     assert refusal(heic(tmp_path)) == (
         "cannot be opened: no video container that is read, it is a HEIC picture"
     )
+
+
+def test_an_index_refuses_a_heic_whatever_its_name(tmp_path: Path) -> None:
+    """Photos of phones are grids, of which FFmpeg shows one tile."""
+    with pytest.raises(
+        SourceError, match="is a HEIC picture, of which FFmpeg may show a tile alone; convert"
+    ):
+        probe(heic(tmp_path))
+    film = write_video(tmp_path / "film.mp4", (25,)).read_bytes()
+    with pytest.raises(SourceError, match=r"a motion photo\): `tail -c"):
+        probe(heic(tmp_path) + box(b"mpvd", film))
+
+
+@pytest.mark.skipif("AVIF" not in Image.registered_extensions().values(), reason="of Pillow 11.3 on")
+def test_an_index_counts_a_still_avif_as_an_image() -> None:
+    buffer = io.BytesIO()
+    Image.new("RGB", (64, 48), (200, 90, 30)).save(buffer, "AVIF")
+    media = probe(buffer.getvalue())
+    assert (media.frames, media.fps, media.duration_s) == (1, 25, 0.04)
 
 
 @pytest.mark.parametrize("kind", ["Google", "Samsung", "HEIC", "with a gain map"])
