@@ -137,7 +137,7 @@ class SourceStageConfig(BaseModel, frozen=True, extra="forbid"):
             the ledger notices.
     """
 
-    REVISION: ClassVar = 71
+    REVISION: ClassVar = 74
 
     probe: ProbeConfig = ProbeConfig()
     shots: ShotConfig = ShotConfig()

@@ -47,6 +47,7 @@ class LostFrames:
     def __init__(self, stream: VideoStream) -> None:
         codec = stream.codec_context.codec.canonical_name
         self._guesses = codec in _GUESSES
+        self._hides_key = False  # a packet that an edit list hides, and that decoders read
         self.withholds = codec == _WITHHOLDS
         self._by_error = stream.container.format.name not in _EXACT or self.withholds
         self._is_timed = is_timed(stream.container)
@@ -65,6 +66,7 @@ class LostFrames:
     def expect(self, packet: Packet[VideoStream]) -> None:
         """Note a packet before it is decoded."""
         if not packet.size or packet.is_discard:
+            self._hides_key |= packet.is_discard and packet.is_keyframe
             return
         if self._begins:
             is_key = _is_key(packet) if not self._first_pts else packet.is_keyframe
@@ -109,8 +111,8 @@ class LostFrames:
         return sorted({pts for pts in stamps if first_pts <= pts < frame.pts})
 
     def lacks_reference(self, first: VideoFrame) -> bool:
-        """Return whether a film's first frame refers to one before it, and is shown nevertheless."""
-        return self._guesses and first.pict_type != PictureType.I
+        """Return whether a film's first frame refers to one that is lost, not hidden, and is shown nevertheless."""
+        return self._guesses and not self._hides_key and first.pict_type != PictureType.I
 
     def before(self, frame: VideoFrame) -> bool:
         """Return whether frames are lost between the frame before and this one."""

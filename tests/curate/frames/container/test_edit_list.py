@@ -11,7 +11,7 @@ from reelweave.curate.frames.source import SourceError
 from tests.curate.frames.container.test_side_data import SHORT, box
 from tests.cutting import curated
 from tests.media import read_numbers, write_video
-from tests.player import cut_by_copy
+from tests.player import cut_by_copy, numbers_shown
 from tests.thorough import beyond
 
 EMPTY = -1.0
@@ -147,3 +147,15 @@ def test_fragments_that_step_back_and_are_hidden_are_said(tmp_path: Path) -> Non
     (record, clip), *others = curated(path, tmp_path / "out", **SHORT)
     assert "25 pictures that an edit list, or fragments that step back, hide are left out" in record.reason
     assert len(read_numbers(clip)) + sum(len(read_numbers(data)) for _, data in others) <= 75
+
+
+@pytest.mark.parametrize(("codec", "b_frames"), beyond(1, [("mpeg4", 2), ("mpeg4", 0), ("libx264", 2)]))
+def test_a_piece_whose_key_frame_is_hidden_is_whole(codec: str, b_frames: int, tmp_path: Path) -> None:
+    """Its first picture shown refers to one that is there, and that its edit list hides."""
+    options = {"g": "12", "bf": str(b_frames)}
+    source = write_video(tmp_path / "a.mp4", (100,), codec=codec, options=options)
+    path = cut_by_copy(source, tmp_path / "piece.mp4", "-ss 1.3")
+    assert path is not None
+    ((record, clip),) = curated(path, tmp_path / "out", **SHORT)
+    assert (record.state, record.reason) == ("kept", "")
+    assert read_numbers(clip) == numbers_shown(path)
