@@ -137,7 +137,7 @@ class SourceStageConfig(BaseModel, frozen=True, extra="forbid"):
             the ledger notices.
     """
 
-    REVISION: ClassVar = 74
+    REVISION: ClassVar = 75
 
     probe: ProbeConfig = ProbeConfig()
     shots: ShotConfig = ShotConfig()

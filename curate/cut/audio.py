@@ -32,6 +32,7 @@ _STRETCHED = 1.5  # share of most packets' duration above which one covers a gap
 _SQUEEZED = 0.9  # share of a packet that the next one covers
 _PROBED_PACKETS = 4
 NO_SOUND = "no sound of its source lies beside it, by its time stamps"
+LAST_PACKET = "the last packet of its sound is damaged, and left out"
 READ_BEFORE_S = Fraction(1, 2)
 """Sound that is read before a clip; a decoder has settled by then (WMA, TrueHD, codecs of speech)."""
 
@@ -113,14 +114,15 @@ def sound_of(
         if _copyable(stream, laid, chosen):  # whether it decodes is verified in the clip
             with contextlib.suppress(av.error.FFmpegError):  # MP4 has no MP3 below 16 kHz
                 return Sound(f"copy:{codec}", _copy(stream, chosen, laid, rate))
-        track = aac.samples(_decode_packets(stream, packets[:stop], lead), start_s, duration_s)
+        remarks: list[str] = []
+        decoded = _decode_packets(stream, packets[:stop], lead, remarks)
+        track = aac.samples(decoded, start_s, duration_s)
         if track is None:
             return Sound(remark=NO_SOUND)
-        remark = ""
         if track.mixed_from:
             mix = "mono" if len(track.samples) == 1 else "stereo"
-            remark = f"its sound of {track.mixed_from} channels is mixed down to {mix}"
-        return Sound("aac", aac.encode(track, config.audio_bitrate_kbps), remark=remark)
+            remarks.insert(0, f"its sound of {track.mixed_from} channels is mixed down to {mix}")
+        return Sound("aac", aac.encode(track, config.audio_bitrate_kbps), remark="; ".join(remarks))
     except (av.error.FFmpegError, ValueError) as error:
         refuse_shortage(error)
         return Sound(fault=f"its {codec} sound is damaged: {error}")
@@ -287,9 +289,12 @@ def _frame_size(stream: AudioStream, packets: Sequence[Packet[AudioStream]]) -> 
 
 
 def _decode_packets(
-    stream: AudioStream, packets: Sequence[Packet[AudioStream]], lead: int
+    stream: AudioStream, packets: Sequence[Packet[AudioStream]], lead: int, remarks: list[str]
 ) -> Iterator[AudioFrame]:
-    """Decode packets after a flush; an error in any of them but the first ``lead`` raises."""
+    """Decode packets after a flush; an error in any of them raises, but in the first ``lead`` and the last one.
+
+    A file that is cut off ends within a packet, which is then said in ``remarks``.
+    """
     context = stream.codec_context
     context.flush_buffers()
     order = channel_order(stream)
@@ -297,9 +302,11 @@ def _decode_packets(
         try:
             decoded = context.decode(packet)
         except av.error.FFmpegError as error:
-            if index >= lead:
-                raise
             refuse_shortage(error)
+            if lead < index == len(packets) - 1:
+                remarks.append(LAST_PACKET)
+            elif index >= lead:
+                raise
             continue
         for frame in decoded:
             if frame.is_corrupt and index >= lead:

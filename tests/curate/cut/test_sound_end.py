@@ -72,3 +72,19 @@ def test_a_clip_that_no_sound_reaches_says_so(encoder: str, tmp_path: Path) -> N
         "no sound of its source lies beside it, by its time stamps",
     )
     assert last.audio_fault is None
+
+
+def test_a_film_that_is_cut_off_within_a_packet_keeps_its_sound(tmp_path: Path) -> None:
+    """The last packet is left out, and said; it had cost the clip all of its sound."""
+    path = film(tmp_path / "a.wmv", "wmav2")
+    data = path.read_bytes()
+    for size in range(len(data) * 6 // 10, len(data), 200):
+        path.write_bytes(data[:size])
+        with av.open(str(path)) as container:
+            sizes = [packet.size for packet in container.demux(audio=0) if packet.size]
+        if sizes[-1] < sizes[0] // 2:
+            break
+    record, clip = curated(path, tmp_path / "out", spans={"max_clip_s": 20})[0]
+    assert (record.state, record.audio) == ("kept", "aac"), record.audio
+    assert "the last packet of its sound is damaged, and left out" in record.reason
+    assert np.abs(sound(clip)[0]).max() > 0.01
