@@ -137,7 +137,7 @@ class SourceStageConfig(BaseModel, frozen=True, extra="forbid"):
             the ledger notices.
     """
 
-    REVISION: ClassVar = 75
+    REVISION: ClassVar = 76
 
     probe: ProbeConfig = ProbeConfig()
     shots: ShotConfig = ShotConfig()

@@ -30,6 +30,7 @@ _AROUND = 5  # packets on each side of a step; a single wrong stamp is no step
 _LEAST_AROUND = 3
 _LEAST_STILL = 2  # steps back to one time at which it stood still
 _STILL_S = 1.0  # maximum sound of one packet of a container, whose frames share a stamp
+_SAID_S = 0.02  # step of one clock alone above which words say so
 _MOST_STEPS = 0.02  # share of packets that step back above which stamps say nothing
 _NEAR_S = 5.0  # maximum distance of sound from its pictures in a file
 _COMPARED_S = 10.0  # file order before and after a step
@@ -127,11 +128,13 @@ class SoundClock:
         offsets: (frame, seconds): from this frame on, the sound of a frame lies at its repaired time plus so
             many seconds; None where nothing tells.
         pictures: Number of video packets.
+        remark: Words on steps of one clock alone, behind which players show pictures and sound apart; "" without.
     """
 
     shifts: tuple[tuple[int, int], ...]
     offsets: tuple[tuple[int, float | None], ...]
     pictures: int
+    remark: str = ""
 
     def offset_s(self, frame: int) -> float | None:
         """Return the offset of the sound that belongs to a frame, or None when it is unknown."""
@@ -165,7 +168,7 @@ def repaired_sound(stamps: SoundStamps, line: FrameTimes, begin_s: float) -> Sou
     shifts: list[tuple[int, float]] = []
     # For each step of the pictures, whether the sound's own stamps agree with the pictures' behind it.
     together: dict[int, bool] = {}
-    shift_s = 0.0
+    shift_s, joined_s = 0.0, 0.0
     for step in sound.steps:
         match = _same_step(step, pictures[max(together, default=-1) + 1 :], sound, line, shift_s)
         if match is not None:
@@ -173,6 +176,7 @@ def repaired_sound(stamps: SoundStamps, line: FrameTimes, begin_s: float) -> Sou
             later_s, together[index] = match[1] - shift_s, match[2]
         elif step.joins_s > 0 and sound.fits(step.place, step.joins_s, step.joins_s, alone):
             later_s = step.joins_s
+            joined_s = max(joined_s, later_s)
         else:
             continue
         shift_s += later_s
@@ -180,7 +184,20 @@ def repaired_sound(stamps: SoundStamps, line: FrameTimes, begin_s: float) -> Sou
         sound.delay(step.place, later_s)
     offsets = tuple(_offsets(pictures, together, sound, line, alone))
     ticks = tuple((packet, round(seconds / stamps.tick_s)) for packet, seconds in shifts)
-    return SoundClock(ticks, offsets, stamps.pictures)
+    own = [step for index, step in enumerate(pictures) if index not in together]
+    moved_s = max((step.joins_s for step in own if sound.stays(step, alone)), default=0.0)
+    return SoundClock(ticks, offsets, stamps.pictures, _words_apart(joined_s, moved_s))
+
+
+def _words_apart(sound_s: float, pictures_s: float) -> str:
+    """Return words for the largest steps back of the clock of sound alone, and of pictures alone."""
+    steps = [("sound", sound_s), ("pictures", pictures_s)]
+    return "; ".join(
+        f"the clock of its {name} alone steps back by {step_s:.2f} s, and is joined there, as the order of the file"
+        " tells; players show pictures and sound apart behind it"
+        for name, step_s in steps
+        if step_s > _SAID_S
+    )
 
 
 def uneven_end(stamps: SoundStamps, line: FrameTimes, begin_s: float) -> str:
@@ -250,7 +267,7 @@ def _offsets(
         before_s = offset_s
         if index in together:
             offset_s = 0.0 if together[index] else offset_s
-        elif not sound.fits(sound.beside(step.place), 0.0, step.joins_s, alone):
+        elif not sound.stays(step, alone):
             is_known = offset_s is not None and step.place not in line.breaks
             offset_s = offset_s - step.joins_s if is_known and offset_s is not None else None
         if offset_s != before_s:
@@ -304,6 +321,10 @@ class _Sound:
         if self._agrees(packet, later_s, step_s):
             return True
         return alone and abs(self._ends_behind_s + later_s) < min(_ENDS * abs(step_s), _ENDS_S)
+
+    def stays(self, step: _Step, alone: bool) -> bool:
+        """Return whether sound is right beside pictures whose clock alone steps; see `fits`."""
+        return self.fits(self.beside(step.place), 0.0, step.joins_s, alone)
 
     def _agrees(self, packet: int, later_s: float, step_s: float) -> bool:
         """Return whether sound lies equally far behind its pictures before and after a packet, in the file.

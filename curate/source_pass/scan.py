@@ -329,6 +329,7 @@ def _scan(file: BinaryIO, config: SourceStageConfig, segments: Sequence[Segment]
         )
         line = decoded.timeline(config)
         transitions = shots(detector, samples, line, config)
+        sound_clock = decoded.sound_clock(line)
         if ahead is not None:
             ahead.finish(line)
         return Scan(
@@ -340,7 +341,7 @@ def _scan(file: BinaryIO, config: SourceStageConfig, segments: Sequence[Segment]
             stats,
             container.size,
             ahead,
-            decoded.sound_clock(line),
+            sound_clock,
             noted,
             smart,
             pts[0],
@@ -355,6 +356,7 @@ def _scan(file: BinaryIO, config: SourceStageConfig, segments: Sequence[Segment]
                     left_out(container, choice),
                     str(packets.hidden),
                     decoded.uneven_sound(line),
+                    "" if sound_clock is None else sound_clock.remark,
                 ),
             ),
             begins_behind(file, header.container, decoder.last_packet),
