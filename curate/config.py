@@ -137,7 +137,7 @@ class SourceStageConfig(BaseModel, frozen=True, extra="forbid"):
             the ledger notices.
     """
 
-    REVISION: ClassVar = 76
+    REVISION: ClassVar = 77
 
     probe: ProbeConfig = ProbeConfig()
     shots: ShotConfig = ShotConfig()

@@ -188,6 +188,7 @@ class _Pass:
             deinterlace=timeline.deinterlace,
             pulldown=timeline.pulldown,
             unmarked=timeline.unmarked,
+            is_begin=entry is None,
         )
         frames = decoder.frames()
         first = next(frames, None)

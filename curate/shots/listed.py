@@ -91,7 +91,8 @@ def listed_spans(
     )
     chosen, over, refused = _choose_segments(located, segments, config)
     clip_spans = [span for candidate in chosen for span in _clips(candidate, timeline, transitions, config)]
-    clip_spans += _spans_left(times_s, [candidate.span for candidate in chosen], refused)
+    begin = [_Placed(-1, lead)] if (lead := _lost_begin(timeline, located, config)) is not None else []
+    clip_spans += _spans_left(times_s, [candidate.span for candidate in chosen], begin + refused)
     clip_spans.sort(key=lambda span: span.first)
     clip_spans += _without_frames(times_s, clip_spans, refused)
     clip_spans.sort(key=lambda span: (span.first, span.last))
@@ -176,8 +177,24 @@ def _locate_segment(index: int, segment: Segment, timeline: FrameTimes, config: 
         return _Placed(index, _faulty(span, f"{segment} {reason}"))
     if config.listed == "shots":
         return _Placed(index, span)
+    if first < (lead := _short_lead(timeline)) < last:
+        span = replace(span, first=lead, start_s=float(timeline.times_s[lead]))
     span = _checked_whole(span, timeline, config)
     return _Placed(index, span if span.fault is None else replace(span, fault=f"{segment}: {span.fault}"))
+
+
+def _short_lead(timeline: FrameTimes) -> int:
+    """Return the number of frames that cannot be decoded at a film's begin, or 0 where they last too long to miss."""
+    lead = next((hurt.last for hurt in timeline.damage if hurt.first == 0), 0)
+    return lead if timeline.times_s[lead] <= MISSING_MIN_S else 0
+
+
+def _lost_begin(timeline: FrameTimes, located: Sequence[_Placed], config: SpanConfig) -> Span | None:
+    """Return the span of what cannot be decoded before a segment that begins there, behind which its clip begins."""
+    lead, times_s = _short_lead(timeline), timeline.times_s
+    if config.listed == "shots" or not lead or all(placed.span.first != lead for placed in located):
+        return None
+    return Span(0, lead, 0.0, float(times_s[lead]), timeline.damage[0].reason, "failed", "decode")
 
 
 def _outside(segment: Segment, timeline: FrameTimes, first: int, last: int) -> str | None:

@@ -61,6 +61,7 @@ class Decoder:
         pulldown: Order of fields of a telecined film, whose fields are matched.
         unmarked: Order of fields of frames that are interlaced without a mark.
         file: File of the container, whose own checksums are then looked at.
+        is_begin: False where decoding begins at a key frame within the film.
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class Decoder:
         pulldown: FieldOrder | None = None,
         unmarked: FieldOrder | None = None,
         file: BinaryIO | None = None,
+        is_begin: bool = True,
     ) -> None:
         self._container = container
         self._stream = stream
@@ -89,7 +91,7 @@ class Decoder:
         # Packets of TS count as corrupt for other reasons, too.
         self._tells_cut = "mpegts" not in stream.container.format.name
         self._cut_pts: int | None = None  # of the last packet, if its bytes are not all there
-        self._lost, self._checks = LostFrames(stream), SliceChecks(stream)
+        self._lost, self._checks = LostFrames(stream, is_begin=is_begin), SliceChecks(stream)
         self._missing = MissingPictures(stream)
         self._unshown_since: int | None = (
             None  # packets passed before those without a picture in damage in work
@@ -291,7 +293,7 @@ class Decoder:
 
     def _lost_at_begin(self, first: VideoFrame) -> list[VideoFrame]:
         """Return a picture for each frame that is lost before the first one, so that times and numbers stay."""
-        stamps, chain = self._lost.before_first(first), Chain()
+        (stamps, fault), chain = self._lost.before_first(first), Chain()
         lost = [chain(first, ("null",)) for _ in stamps]  # another frame over the same memory
         for frame, pts in zip(lost, stamps, strict=True):
             frame.pts = pts
@@ -303,11 +305,6 @@ class Decoder:
             much = f"{len(lost)} frames"
             if first.pts is not None and stamps[0] is not None:
                 much = f"{float((first.pts - stamps[0]) * (self._stream.time_base or 0)):.2f} s"
-            fault = (
-                "its first key frame is damaged"
-                if self._lost.begins_with_key
-                else "it begins between key frames"
-            )
             self._reason = f"{fault}, and nothing of its first {much} can be decoded"
         return lost
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from av.packet import Packet
 from av.video.frame import PictureType, VideoFrame
 from av.video.stream import VideoStream
 
+from reelweave.curate.frames.clocks.clock import SQUEEZED_S
 from reelweave.curate.frames.clocks.coding_times import is_timed
+from reelweave.curate.frames.decode.missing_pictures import STAMPED
 
 _EXACT = ("mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm")
 """Containers whose stamps tell lost frames behind a first packet that counts as key.
@@ -19,6 +23,11 @@ _GUESSED_INDEX = ("mpeg", "mpegts")
 
 _WITHHOLDS = "h264"
 """Codec of which no frame is shown before a refresh is complete: that may begin with a packet that counts as key."""
+
+_OPEN_GROUP = "it begins with an open group of pictures"
+_REFRESH = "it begins within an intra refresh"
+_DAMAGED_KEY = "its first key frame is damaged"
+_BETWEEN = "it begins between key frames"
 
 _GUESSES = frozenset(
     ("mpeg4", "msmpeg4v1", "msmpeg4v2", "msmpeg4v3", "h263", "h263p", "h263i", "flv1", "wmv1", "wmv2")
@@ -37,31 +46,35 @@ class LostFrames:
 
     Args:
         stream: video stream that is decoded.
+        is_begin: true if the decode begins with the film; leading pictures of a key frame within it are not lost.
 
     Attributes:
-        begins_with_key: true if the first packet holds a key frame, however damaged.
         is_understated: true if those of the last loss came later than the header of H.264 says, and were left out.
         withholds: true for a codec whose first frame, though it may be no key frame, refers to none that is lost.
     """
 
-    def __init__(self, stream: VideoStream) -> None:
+    def __init__(self, stream: VideoStream, *, is_begin: bool = True) -> None:
         codec = stream.codec_context.codec.canonical_name
         self._guesses = codec in _GUESSES
         self._hides_key = False  # a packet that an edit list hides, and that decoders read
         self.withholds = codec == _WITHHOLDS
         self._by_error = stream.container.format.name not in _EXACT or self.withholds
         self._is_timed = is_timed(stream.container)
+        is_stamped = stream.container.format.name in STAMPED or not self._is_timed
+        self._counts_leading = is_begin and is_stamped
         self._first_pts: list[int | None] = []  # of packets so far, until a frame is shown
         self._unkeyed = 0  # of these, before the first key frame
         self._begins = True
-        self.begins_with_key = self.is_understated = False
+        self._begins_with_key = False  # that is, its first packet holds one, however damaged
+        self.is_understated = False
         self._lost_begin = False
         self._failed = False
         self._end_pts: int | None = None  # by the frame before
         self._since_key: set[int] = set()  # stamps of packets behind the last key frame
         self._shown_pts: int | None = None
         self._late: set[int] = set()  # stamps of packets that come behind a frame to be shown after theirs
-        self._far = _FAR_S / float(stream.time_base or 1)
+        self._tick_s = float(stream.time_base or 1)
+        self._far = _FAR_S / self._tick_s
 
     def expect(self, packet: Packet[VideoStream]) -> None:
         """Note a packet before it is decoded."""
@@ -70,7 +83,7 @@ class LostFrames:
             return
         if self._begins:
             is_key = _is_key(packet) if not self._first_pts else packet.is_keyframe
-            self.begins_with_key |= is_key and not self._first_pts
+            self._begins_with_key |= is_key and not self._first_pts
             self._unkeyed += not is_key and self._unkeyed == len(self._first_pts)
             self._first_pts.append(packet.dts if packet.pts is None and self._is_timed else packet.pts)
         if self.withholds and packet.pts is not None:
@@ -91,24 +104,42 @@ class LostFrames:
         self._failed = True
         self._lost_begin |= len(self._first_pts) == 1
 
-    def before_first(self, frame: VideoFrame) -> list[int] | list[None]:
-        """Return the stamps of frames that are lost before the first one, with the key frame that they refer to.
+    def before_first(self, frame: VideoFrame) -> tuple[list[int] | list[None], str]:
+        """Return the stamps of frames that are lost before the first one, and why.
 
         Of a stream without stamps it is a None for each packet before the first key frame.
         """
-        stamps = [pts for pts in self._first_pts if pts is not None]
-        unstamped, self._first_pts = len(self._first_pts) - len(stamps), []
-        is_trusted = self._begins and (self._lost_begin or not (self.begins_with_key and self._by_error))
-        self._begins = False
-        if not is_trusted:
-            return []
+        first_pts, self._first_pts = self._first_pts, []
+        begins, self._begins = self._begins, False
+        stamps = [pts for pts in first_pts if pts is not None]
+        is_trusted = self._lost_begin or not (self._begins_with_key and self._by_error)
+        is_counted = self._counts_leading and stamps[:1] == first_pts[:1] and not self._are_squeezed(stamps)
+        if not begins or not first_pts or not (is_trusted or is_counted):
+            return [], ""
         if frame.pts is None:
-            return [None] * self._unkeyed if unstamped and not stamps else []
+            return [None] * self._unkeyed if not stamps else [], _BETWEEN
         if not stamps:
-            return []
-        # Leading pictures, which are shown before their key frame, are none of its frames.
-        first_pts = stamps[0] if self.begins_with_key else min(stamps)
-        return sorted({pts for pts in stamps if first_pts <= pts < frame.pts})
+            return [], ""
+        # Leading pictures are shown before their key frame, and not where that begins the film (open groups).
+        since = min(stamps)
+        if self._begins_with_key:
+            since = int(stamps[0] - self._far) if is_counted else stamps[0]
+        lost = sorted({pts for pts in stamps if since <= pts < frame.pts})
+        return lost, self._lost_by(frame, stamps[0])
+
+    def _lost_by(self, first: VideoFrame, begin_pts: int) -> str:
+        """Return in words why nothing before the first frame is shown."""
+        if not self._begins_with_key:
+            return _BETWEEN
+        if first.pts == begin_pts:
+            return _OPEN_GROUP
+        is_refresh = self.withholds and not self._lost_begin and not first.key_frame
+        return _REFRESH if is_refresh else _DAMAGED_KEY
+
+    def _are_squeezed(self, stamps: list[int]) -> bool:
+        """Return whether stamps lie as near to each other as a muxer makes them up, and tell no order."""
+        near = sorted(set(stamps))
+        return any((later - earlier) * self._tick_s < SQUEEZED_S for earlier, later in pairwise(near))
 
     def lacks_reference(self, first: VideoFrame) -> bool:
         """Return whether a film's first frame refers to one that is lost, not hidden, and is shown nevertheless."""

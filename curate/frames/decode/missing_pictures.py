@@ -17,7 +17,7 @@ from reelweave.curate.frames.clocks.clock import JUMP_S, SQUEEZED_S
 from reelweave.curate.frames.frame_times import Damage, Undecoded
 from reelweave.loader.dataset.samples.frames.nal_units import nal_units, prefix_bytes
 
-_STAMPED = ("mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm", "mpegts", "mpeg", "flv")
+STAMPED = ("mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm", "mpegts", "mpeg", "flv")
 """Containers whose packets state when their pictures are shown."""
 
 _A_PICTURE_EACH = ("av1", "hevc")
@@ -71,7 +71,7 @@ class MissingPictures:
         codec = context.codec.canonical_name
         self._is_hevc = codec == "hevc"
         self._least = 1 if codec in _A_PICTURE_EACH else _LEAST
-        self._counts = codec == "av1" or stream.container.format.name in _STAMPED
+        self._counts = codec == "av1" or stream.container.format.name in STAMPED
         self._prefix = prefix_bytes(context.extradata or b"", codec)
         self._tick_s = float(stream.time_base or 0)
         self._pending: list[tuple[int, int]] = []  # clock and stamp of packets whose picture is to come

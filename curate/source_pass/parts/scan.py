@@ -149,7 +149,7 @@ def scan_part(
         smart = smart_packets(container, stream, header, config, keeps=True, is_begin=is_begin)
         noting = NotingDemuxer(container, sound, None if smart is None else smart.take)
         packets = _Packets(noting, end_pts)
-        decoder = Decoder(cast(InputContainer, packets), stream, limits, file=file)
+        decoder = Decoder(cast(InputContainer, packets), stream, limits, file=file, is_begin=is_begin)
         inverts = limits.interlaced == "deinterlace"
         fields = FieldDifferences(header.rate if inverts else None, trial=is_begin)
         comb = CombMeter() if limits.interlaced != "keep" else None

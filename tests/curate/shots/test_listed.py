@@ -164,6 +164,30 @@ def test_frames_are_counted_at_the_rate_of_the_film() -> None:
     assert kept(spans([Segment(10, 60, "frame", 25.02)])) == [(10, 60, 0)]
 
 
+def test_a_segment_begins_behind_a_short_begin_that_cannot_be_decoded() -> None:
+    """As pieces have it that begin with an open group; up to half a second is missed, as at the end of a film."""
+    found = spans([Segment(0, 2), Segment(2, 4)], damage=(Damage(0, 3, "an open group"),))
+    assert kept(found) == [(3, 50, 0), (50, 100, 1)]
+    assert (found[0].last, found[0].stage, found[0].fault) == (3, "decode", "an open group")
+    assert_whole(found, 8)
+    frames = spans([Segment(2, 50, unit="frame")], damage=(Damage(0, 3, "an open group"),))
+    assert kept(frames) == [(3, 50, 0)]
+    long = spans([Segment(0, 2), Segment(2, 4)], damage=(Damage(0, 15, "an open group"),))
+    assert kept(long) == [(50, 100, 1)]
+    assert refused(long)[0][:2] == (0, 2)
+    within = spans([Segment(0, 0.1), Segment(0.12, 4)], damage=(Damage(0, 3, "an open group"),))
+    assert kept(within) == [(3, 100, 1)]
+    assert refused(within)[0][2].endswith(": an open group")
+    assert_whole(within, 8)
+    both = spans(
+        [Segment(0, 2), Segment(0.04, 4)],
+        ANY.model_copy(update={"overlapping": "keep"}),
+        damage=(Damage(0, 3, "an open group"),),
+    )
+    assert kept(both) == [(3, 50, 0), (3, 100, 1)]
+    assert_whole(both[:-1], 8)
+
+
 def test_damage_gaps_and_jumps_within_a_segment_fail_it_alone() -> None:
     damaged = spans([Segment(0, 2), Segment(2, 4)], damage=(Damage(60, 62, "2 damaged packets"),))
     assert kept(damaged) == [(0, 50, 0)]

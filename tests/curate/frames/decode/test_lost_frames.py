@@ -226,6 +226,86 @@ def test_a_recording_that_was_joined_late_begins_with_a_failed_stretch(
     assert kept[3] == pytest.approx(4.4, abs=0.11)
 
 
+MPEG2_OPEN = {"g": "36", "bf": "15", "sc_threshold": "1000000000"}
+
+
+def without_group(path: Path, codec: str, options: dict[str, str]) -> tuple[Path, list[int]]:
+    """Write a film that begins at a packet that counts as key, and return its numbers, lost ones too."""
+    whole = write_video(path.with_name("whole.ts"), (125,), size=(192, 128), codec=codec, options=options)
+    with av.open(str(whole)) as source, av.open(str(path), "w") as target:
+        stream = target.add_stream_from_template(source.streams.video[0])
+        video = [packet for packet in source.demux(video=0) if packet.size]
+        begin = next(at for at, packet in enumerate(video) if at >= 20 and packet.is_keyframe)
+        begin_pts = min(packet.pts for packet in video[begin:])
+        for packet in video[begin:]:
+            packet.pts, packet.dts, packet.stream = packet.pts - begin_pts, packet.dts - begin_pts, stream
+            target.mux(packet)
+    return path, read_numbers(whole.read_bytes())[-len(video) + begin :]
+
+
+def lead_of(path: Path) -> float:
+    """Return the seconds from the first picture in a film to the first one that decodes."""
+    with av.open(str(path)) as container:
+        stream = container.streams.video[0]
+        stamps = [packet.pts for packet in container.demux(stream) if packet.size]
+    with av.open(str(path)) as container:
+        first = next(container.decode(video=0))
+        return float((first.pts - min(stamps)) * first.time_base)
+
+
+@pytest.mark.parametrize(
+    ("name", "codec", "options", "reason"),
+    but(
+        (
+            ("a.ts", "libx264", REFRESH, "it begins within an intra refresh"),
+            ("a.mkv", "libx264", REFRESH, "it begins within an intra refresh"),
+            ("a.mp4", "libx264", OPEN, "it begins with an open group of pictures"),
+        ),
+        [
+            (name, codec, options, reason)
+            for name in ("a.ts", "a.mkv", "a.mp4")
+            for codec, options, reason in (
+                ("libx264", REFRESH, "it begins within an intra refresh"),
+                ("libx264", OPEN, "it begins with an open group of pictures"),
+                (
+                    "libx265",
+                    {
+                        "preset": "ultrafast",
+                        "x265-params": "keyint=27:min-keyint=27:open-gop=1:bframes=2:b-adapt=0:scenecut=0:log-level=0",
+                    },
+                    "it begins with an open group of pictures",
+                ),
+                ("mpeg2video", MPEG2_OPEN, "it begins with an open group of pictures"),
+            )
+        ],
+    ),
+)
+def test_what_leads_to_the_first_picture_fails_and_counts(
+    tmp_path: Path, name: str, codec: str, options: dict[str, str], reason: str
+) -> None:
+    """Pieces that begin with an open group or a refresh; lists count from the first picture in the file."""
+    path, numbers = without_group(tmp_path / name, codec, options)
+    lead_s = lead_of(path)
+    assert lead_s > 0
+    failed, kept = rows_of(path)
+    assert (failed[0], failed[1], failed[2]) == ("failed", "decode", 0)
+    assert failed[3] == pytest.approx(lead_s, abs=0.001)
+    assert failed[4] == f"{reason}, and nothing of its first {lead_s:.2f} s can be decoded"
+    assert (kept[0], kept[2], kept[3]) == ("kept", failed[3], pytest.approx(len(numbers) / 25, abs=0.001))
+    rows = path.with_suffix(".csv")
+    units = (
+        ("start,end", 1.2, 1.8),
+        ("start,end", "00:00:01.200", "00:00:01.800"),
+        ("start_frame,end_frame", 30, 45),
+    )
+    for place, (unit, start, end) in enumerate(units):
+        rows.write_text(f"path,{unit}\n{path.name},{start},{end}\n")
+        clips = curated(rows, tmp_path / str(place), spans={"min_clip_s": 0.2})
+        [(record, clip)] = [clip for clip in clips if clip[0].segment is not None]
+        assert record.state == "kept", record.reason
+        assert read_numbers(clip) == numbers[30:45]
+
+
 def test_a_recording_that_is_cut_off_says_so(tmp_path: Path) -> None:
     """Its stamps promise pictures of which the last ones cannot be decoded."""
     path = joined_late(tmp_path / "a.ts", "libx264")

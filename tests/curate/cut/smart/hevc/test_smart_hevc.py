@@ -326,10 +326,10 @@ def test_of_dolby_vision_the_pictures_that_all_players_show_are_copied_and_nothi
 
 
 def test_a_film_that_begins_at_an_open_group_is_copied_from_there(tmp_path: Path) -> None:
-    """Its leading pictures, which refer to what was cut off, are packets without frames."""
+    """Its four leading pictures, which refer to what was cut off, are counted, and packets without frames."""
     whole = film(tmp_path / "a.mp4")
     path = changed(whole, tmp_path / "b.ts", lambda number, units: units if number >= 16 else [])
-    (clip,) = cut(path, [(0, 30)])
+    (clip,) = cut(path, [(4, 34)])
     assert clip.remark == "smart: 26 of 30 frames copied"
     assert read_numbers(clip.data) == list(range(20, 50))
     assert kinds_in(clip.data)[0] == 18
