@@ -137,7 +137,7 @@ class SourceStageConfig(BaseModel, frozen=True, extra="forbid"):
             the ledger notices.
     """
 
-    REVISION: ClassVar = 77
+    REVISION: ClassVar = 78
 
     probe: ProbeConfig = ProbeConfig()
     shots: ShotConfig = ShotConfig()

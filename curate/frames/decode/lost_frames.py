@@ -11,6 +11,7 @@ from av.video.stream import VideoStream
 from reelweave.curate.frames.clocks.clock import SQUEEZED_S
 from reelweave.curate.frames.clocks.coding_times import is_timed
 from reelweave.curate.frames.decode.missing_pictures import STAMPED
+from reelweave.curate.frames.decode_entry import holds_idr
 
 _EXACT = ("mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm")
 """Containers whose stamps tell lost frames behind a first packet that counts as key.
@@ -23,6 +24,9 @@ _GUESSED_INDEX = ("mpeg", "mpegts")
 
 _WITHHOLDS = "h264"
 """Codec of which no frame is shown before a refresh is complete: that may begin with a packet that counts as key."""
+
+_LEADING = ("h264", "hevc")
+"""Codecs whose raw streams have no stamps, and may begin with pictures that decoders leave out."""
 
 _OPEN_GROUP = "it begins with an open group of pictures"
 _REFRESH = "it begins within an intra refresh"
@@ -58,12 +62,14 @@ class LostFrames:
         self._guesses = codec in _GUESSES
         self._hides_key = False  # a packet that an edit list hides, and that decoders read
         self.withholds = codec == _WITHHOLDS
+        self._context, self._codec = stream.codec_context, codec
         self._by_error = stream.container.format.name not in _EXACT or self.withholds
         self._is_timed = is_timed(stream.container)
         is_stamped = stream.container.format.name in STAMPED or not self._is_timed
         self._counts_leading = is_begin and is_stamped
         self._first_pts: list[int | None] = []  # of packets so far, until a frame is shown
         self._unkeyed = 0  # of these, before the first key frame
+        self._refers = False  # of a raw stream: whether its first picture may refer to others before it
         self._begins = True
         self._begins_with_key = False  # that is, its first packet holds one, however damaged
         self.is_understated = False
@@ -84,6 +90,9 @@ class LostFrames:
         if self._begins:
             is_key = _is_key(packet) if not self._first_pts else packet.is_keyframe
             self._begins_with_key |= is_key and not self._first_pts
+            if not self._is_timed and not self._first_pts and self._codec in _LEADING:
+                header = bytes(self._context.extradata or b"")
+                self._refers = not holds_idr(bytes(packet), header, self._codec)
             self._unkeyed += not is_key and self._unkeyed == len(self._first_pts)
             self._first_pts.append(packet.dts if packet.pts is None and self._is_timed else packet.pts)
         if self.withholds and packet.pts is not None:
@@ -107,13 +116,17 @@ class LostFrames:
     def before_first(self, frame: VideoFrame) -> tuple[list[int] | list[None], str]:
         """Return the stamps of frames that are lost before the first one, and why.
 
-        Of a stream without stamps it is a None for each packet before the first key frame.
+        Of a stream without stamps it is a None for each packet that gives no frame, or before the first key frame.
         """
         first_pts, self._first_pts = self._first_pts, []
         begins, self._begins = self._begins, False
         stamps = [pts for pts in first_pts if pts is not None]
         is_trusted = self._lost_begin or not (self._begins_with_key and self._by_error)
         is_counted = self._counts_leading and stamps[:1] == first_pts[:1] and not self._are_squeezed(stamps)
+        if begins and frame.pts is None and not stamps and self._refers and not frame.interlaced_frame:
+            # A decoder holds back as many frames as coding moves them.
+            unshown = len(first_pts) - 1 - self._context.reorder_depth
+            return [None] * max(unshown, self._unkeyed), self._lost_by(frame, None)
         if not begins or not first_pts or not (is_trusted or is_counted):
             return [], ""
         if frame.pts is None:
@@ -127,11 +140,11 @@ class LostFrames:
         lost = sorted({pts for pts in stamps if since <= pts < frame.pts})
         return lost, self._lost_by(frame, stamps[0])
 
-    def _lost_by(self, first: VideoFrame, begin_pts: int) -> str:
-        """Return in words why nothing before the first frame is shown."""
+    def _lost_by(self, first: VideoFrame, begin_pts: int | None) -> str:
+        """Return in words why nothing before the first frame is shown, given the stamp of the first packet."""
         if not self._begins_with_key:
             return _BETWEEN
-        if first.pts == begin_pts:
+        if first.pts == begin_pts and (first.pts is not None or (first.key_frame and not self._lost_begin)):
             return _OPEN_GROUP
         is_refresh = self.withholds and not self._lost_begin and not first.key_frame
         return _REFRESH if is_refresh else _DAMAGED_KEY

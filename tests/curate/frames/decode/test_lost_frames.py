@@ -226,6 +226,11 @@ def test_a_recording_that_was_joined_late_begins_with_a_failed_stretch(
     assert kept[3] == pytest.approx(4.4, abs=0.11)
 
 
+REFRESH_B = {"x264-params": "keyint=30:intra-refresh=1:scenecut=0:bframes=2:b-adapt=0"}
+OPEN_HEVC = {
+    "preset": "ultrafast",
+    "x265-params": "keyint=27:min-keyint=27:open-gop=1:bframes=2:b-adapt=0:scenecut=0:log-level=0",
+}
 MPEG2_OPEN = {"g": "36", "bf": "15", "sc_threshold": "1000000000"}
 
 
@@ -249,6 +254,8 @@ def lead_of(path: Path) -> float:
         stream = container.streams.video[0]
         stamps = [packet.pts for packet in container.demux(stream) if packet.size]
     with av.open(str(path)) as container:
+        if None in stamps:
+            return (len(stamps) - len(list(container.decode(video=0)))) / 25
         first = next(container.decode(video=0))
         return float((first.pts - min(stamps)) * first.time_base)
 
@@ -260,21 +267,21 @@ def lead_of(path: Path) -> float:
             ("a.ts", "libx264", REFRESH, "it begins within an intra refresh"),
             ("a.mkv", "libx264", REFRESH, "it begins within an intra refresh"),
             ("a.mp4", "libx264", OPEN, "it begins with an open group of pictures"),
+            ("a.h264", "libx264", REFRESH, "it begins within an intra refresh"),
         ),
         [
+            ("a.h264", "libx264", REFRESH, "it begins within an intra refresh"),
+            ("a.h264", "libx264", REFRESH_B, "it begins within an intra refresh"),
+            ("a.h264", "libx264", OPEN, "it begins with an open group of pictures"),
+            ("a.hevc", "libx265", OPEN_HEVC, "it begins with an open group of pictures"),
+        ]
+        + [
             (name, codec, options, reason)
             for name in ("a.ts", "a.mkv", "a.mp4")
             for codec, options, reason in (
                 ("libx264", REFRESH, "it begins within an intra refresh"),
                 ("libx264", OPEN, "it begins with an open group of pictures"),
-                (
-                    "libx265",
-                    {
-                        "preset": "ultrafast",
-                        "x265-params": "keyint=27:min-keyint=27:open-gop=1:bframes=2:b-adapt=0:scenecut=0:log-level=0",
-                    },
-                    "it begins with an open group of pictures",
-                ),
+                ("libx265", OPEN_HEVC, "it begins with an open group of pictures"),
                 ("mpeg2video", MPEG2_OPEN, "it begins with an open group of pictures"),
             )
         ],
@@ -290,7 +297,8 @@ def test_what_leads_to_the_first_picture_fails_and_counts(
     failed, kept = rows_of(path)
     assert (failed[0], failed[1], failed[2]) == ("failed", "decode", 0)
     assert failed[3] == pytest.approx(lead_s, abs=0.001)
-    assert failed[4] == f"{reason}, and nothing of its first {lead_s:.2f} s can be decoded"
+    lead = f"{round(lead_s * 25)} frames" if path.suffix in (".h264", ".hevc") else f"{lead_s:.2f} s"
+    assert failed[4] == f"{reason}, and nothing of its first {lead} can be decoded"
     assert (kept[0], kept[2], kept[3]) == ("kept", failed[3], pytest.approx(len(numbers) / 25, abs=0.001))
     rows = path.with_suffix(".csv")
     units = (
