@@ -137,7 +137,7 @@ class SourceStageConfig(BaseModel, frozen=True, extra="forbid"):
             the ledger notices.
     """
 
-    REVISION: ClassVar = 78
+    REVISION: ClassVar = 79
 
     probe: ProbeConfig = ProbeConfig()
     shots: ShotConfig = ShotConfig()

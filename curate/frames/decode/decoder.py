@@ -302,7 +302,7 @@ class Decoder:
             self._shown += len(lost)
             if self._meter is not None:
                 self._meter.shift(len(lost))
-            much = f"{len(lost)} frames"
+            much = "frame" if len(lost) == 1 else f"{len(lost)} frames"
             if first.pts is not None and stamps[0] is not None:
                 much = f"{float((first.pts - stamps[0]) * (self._stream.time_base or 0)):.2f} s"
             self._reason = f"{fault}, and nothing of its first {much} can be decoded"

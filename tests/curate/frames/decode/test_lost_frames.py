@@ -297,7 +297,9 @@ def test_what_leads_to_the_first_picture_fails_and_counts(
     failed, kept = rows_of(path)
     assert (failed[0], failed[1], failed[2]) == ("failed", "decode", 0)
     assert failed[3] == pytest.approx(lead_s, abs=0.001)
-    lead = f"{round(lead_s * 25)} frames" if path.suffix in (".h264", ".hevc") else f"{lead_s:.2f} s"
+    lead, frames = f"{lead_s:.2f} s", round(lead_s * 25)
+    if path.suffix in (".h264", ".hevc"):
+        lead = "frame" if frames == 1 else f"{frames} frames"
     assert failed[4] == f"{reason}, and nothing of its first {lead} can be decoded"
     assert (kept[0], kept[2], kept[3]) == ("kept", failed[3], pytest.approx(len(numbers) / 25, abs=0.001))
     rows = path.with_suffix(".csv")
