@@ -32,12 +32,12 @@ from reelweave.curate.shots.listed import listed_spans
 from reelweave.curate.shots.spans import Span, further_span, spans
 from reelweave.curate.shots.stitch import SampleEmbeddings
 from reelweave.curate.source_pass.cut_source import check_wanted, tags_of
+from reelweave.curate.source_pass.decoded import Decoded
 from reelweave.curate.source_pass.part import Part
 from reelweave.curate.source_pass.parts.scan import CHANGES, PartSignals
 from reelweave.curate.source_pass.parts.store import SCAN, Arrays, PartStore
 from reelweave.curate.source_pass.sampling import FrameStats
 from reelweave.curate.source_pass.scan import (
-    Decoded,
     check_edits,
     check_order,
     detector_for,
