@@ -54,18 +54,18 @@ class Content:
         versions: versions of code and models, by name.
         removals: take-downs, in order.
         latents: description of the stored latents, if any.
-        transitions: table ``transitions``, in the same ways; None for a dataset without one.
         files: content by path of further files that belong to no sample; paths contain a digest of the content.
+        transitions: table ``transitions``, in the same ways; None for a dataset without one.
     """
 
     accounting: AnyRows
     scores: AnyRows = ()
-    transitions: AnyRows | None = None
     config: dict[str, Any] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     removals: list[Removal] = field(default_factory=list)
     latents: Latents | None = None
     files: Mapping[str, bytes] = field(default_factory=dict)
+    transitions: AnyRows | None = None
 
 
 def read_once(tables: Iterable[pa.Table], schema: pa.Schema) -> pa.RecordBatchReader:
