@@ -57,7 +57,7 @@ class CutClip:
 
     @property
     def cut_scores(self) -> dict[str, float]:
-        """What cutting tells of the clip, as scores."""
+        """Scores that cutting alone tells: which of its frames are copies."""
         return {} if self.copied_frames is None else self.copied_frames.scores()
 
 

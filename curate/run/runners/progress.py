@@ -72,7 +72,7 @@ class Finished:
 
 
 class _Working(NamedTuple):
-    """Source in work.
+    """Source that a worker has begun and not closed.
 
     Attributes:
         note: What its worker noted, see `at_work`.

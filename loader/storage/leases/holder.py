@@ -89,7 +89,7 @@ class LeaseHolder:
 
     @property
     def runs(self) -> bool | None:
-        """Whether the process runs; None where this machine cannot tell, as of processes of others."""
+        """True if the process runs; None where this machine cannot tell, as of processes of others."""
         holder_host, _, _ = self.process.rpartition(" ")
         this_host, _, _ = _identity(os.getpid()).rpartition(" ")
         if not holder_host or holder_host != this_host:

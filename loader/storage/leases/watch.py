@@ -1,4 +1,4 @@
-"""Whether somebody writes to an output, as its lease tells without being taken."""
+"""Watch of a lease that is not taken, which tells whether somebody writes to an output."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from reelweave.loader.storage.names import LEASE
 
 @dataclass(frozen=True)
 class Writer:
-    """Writer of an output.
+    """Process that writes to an output, as its lease tells.
 
     Attributes:
         is_there: whether somebody writes; None where that is not known yet.
