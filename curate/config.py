@@ -137,7 +137,7 @@ class SourceStageConfig(BaseModel, frozen=True, extra="forbid"):
             the ledger notices.
     """
 
-    REVISION: ClassVar = 79
+    REVISION: ClassVar = 80
 
     probe: ProbeConfig = ProbeConfig()
     shots: ShotConfig = ShotConfig()

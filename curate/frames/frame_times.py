@@ -149,8 +149,9 @@ def timeline(
 
     Args:
         pts: Presentation stamp of each frame in ticks, from the decoder. Stamps that do not rise are repaired
-            locally. Where most are missing or disordered (AVI stores none), frames lie on a grid. Its step
-            is that of the stated rate, or the usual distance of the stamps if larger.
+            locally. Where many are disordered, they are times of coding, and frames have these in turn. Where
+            they are missing or repeated (AVI stores none), frames lie on a grid. Its step is that of the stated
+            rate, or the usual distance of the stamps if larger.
         time_base: Seconds per tick.
         last_duration: Duration of the last frame in ticks, when known.
         stated_rate: Frame rate in the container, frames per second.
@@ -164,6 +165,8 @@ def timeline(
     """
     uses_coded = _has_holes(coded, len(pts)) and pts != list(coded)
     clock = repair_clock(coded if uses_coded else pts, float(time_base), None if uses_coded else durations)
+    if clock is None and not coded and (in_order := _coding_times(pts)):
+        clock, uses_coded = repair_clock(in_order, float(time_base)), _has_holes(in_order, len(pts))
     begin = coded[0] if len(coded) == len(pts) else None
     if clock is None:
         rate = _counted_rate(pts, time_base, stated_rate)
@@ -204,6 +207,12 @@ def timeline(
         return line
     shifts_s = np.append(clock.shifts, clock.shifts[-1]) * float(time_base)
     return replace(line, shifts_s=shifts_s, breaks=clock.breaks)
+
+
+def _coding_times(pts: Sequence[int | None]) -> list[int]:
+    """Return stamps in their order if they are times of coding that a copy from AVI or MXF left; else nothing."""
+    stamps = sorted(tick for tick in pts if tick is not None)
+    return stamps if len(stamps) == len(pts) == len(set(stamps)) else []
 
 
 def _has_holes(coded: Sequence[int], frames: int) -> bool:

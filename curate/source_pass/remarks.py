@@ -13,7 +13,7 @@ TURNED_TWICE = (
     "turned upright as its codec says (display orientation), though its container states a turn as well"
 )
 DEINTERLACED = "interlaced without a mark; deinterlaced"
-CODED = "AVI does not tell when frames are shown; held ones are told by their order of coding, within a few frames"
+CODED = "its stamps do not tell when frames are shown; held ones are told by their order of coding, within a few frames"
 PARTLY_COMBED = "parts of its source are interlaced without a mark; left as they are"
 
 

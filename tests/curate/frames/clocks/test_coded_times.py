@@ -143,3 +143,21 @@ def test_h264_in_asf_is_shown_at_its_own_times(tmp_path: Path) -> None:
     assert np.flatnonzero(gaps_s > 0.1).tolist() == [30]
     ((_, clip),) = curated(path, tmp_path / "out", shots=ONE_SHOT)
     assert read_numbers(clip) == sorted([*range(FRAMES), *[30] * hold])
+
+
+@pytest.mark.parametrize("suffix", [".mov", ".mkv"])
+def test_stamps_that_are_times_of_coding_keep_a_hole_among_them(suffix: str, tmp_path: Path) -> None:
+    """As copies from AVI and MXF into other containers leave them."""
+    path, first = tmp_path / f"held{suffix}", 2 * GROUP
+    whole = write_video(tmp_path / "whole.mkv", (FRAMES,), options={"bf": "2", "g": str(GROUP)})
+    with av.open(whole) as source, av.open(path, "w") as target:
+        stream = source.streams.video[0]
+        copy = target.add_stream_from_template(stream)
+        for coded, packet in enumerate(packet for packet in source.demux(stream) if packet.size):
+            packet.stream, packet.time_base = copy, Fraction(1, 25)
+            packet.pts = packet.dts = coded + (HOLE if coded >= first else 0)
+            packet.duration = 1
+            target.mux(packet)
+    ((record, clip),) = curated(path, tmp_path / "out", shots=ONE_SHOT)
+    assert read_numbers(clip) == sorted([*range(FRAMES), *[first - 1] * HOLE])
+    assert CODED in record.reason
