@@ -5,16 +5,18 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import av
 import numpy as np
+from av.container import InputContainer
 
 from reelweave.curate.config import CurateConfig, config_digest
 from reelweave.curate.cut import CutClip, CutConfig, FailedClip, Observe, cut
 from reelweave.curate.frames.decode.decoder import Decoder
 from reelweave.curate.frames.frame_times import FrameTimes, timeline
 from reelweave.curate.frames.picture import Geometry, geometry
+from reelweave.curate.frames.sound_clock import NotingDemuxer
 from reelweave.curate.frames.source import open_video
 from reelweave.curate.ledger.ledger import Ledger
 from reelweave.curate.ledger.records import Record
@@ -39,7 +41,8 @@ class Seen:
 def look(path: Path, max_fps: float = 60.0, max_bits: int = 8) -> Seen:
     """The timeline and size of a source."""
     with path.open("rb") as file, open_video(file) as (container, stream):
-        decoder = Decoder(container, stream)
+        packets = NotingDemuxer(container, None)
+        decoder = Decoder(cast(InputContainer, packets), stream)
         frames = [
             (frame.pts, frame.duration, geometry(frame, stream.sample_aspect_ratio, max_bits))
             for frame in decoder.frames()
@@ -52,6 +55,7 @@ def look(path: Path, max_fps: float = 60.0, max_bits: int = 8) -> Seen:
             decoder.damage(),
             max_fps,
             deinterlace=decoder.interlaced,
+            coded=packets.coded,
         )
         return Seen(line, frames[0][2])
 
