@@ -114,7 +114,11 @@ def by_pyav(source: Path | bytes) -> Shown | None:
         list[NDArray[np.uint8]](),
         list[tuple[float, NDArray[Any], int]](),
     )
-    with av.open(io.BytesIO(source) if isinstance(source, bytes) else str(source)) as container:
+    try:
+        container = av.open(io.BytesIO(source) if isinstance(source, bytes) else str(source))
+    except av.error.FFmpegError:
+        return None
+    with container:
         try:
             for frame in container.decode():
                 if frame.time is None:
