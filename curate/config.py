@@ -137,7 +137,7 @@ class SourceStageConfig(BaseModel, frozen=True, extra="forbid"):
             the ledger notices.
     """
 
-    REVISION: ClassVar = 80
+    REVISION: ClassVar = 81
 
     probe: ProbeConfig = ProbeConfig()
     shots: ShotConfig = ShotConfig()

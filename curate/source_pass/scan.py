@@ -71,10 +71,22 @@ class Scan:
 
 
 def shots(
-    detector: ShotDetector, samples: SampleEmbeddings, line: FrameTimes, config: SourceStageConfig
+    detector: ShotDetector,
+    samples: SampleEmbeddings,
+    line: FrameTimes,
+    config: SourceStageConfig,
+    parts: Sequence[int] = (),
 ) -> list[Transition]:
-    """End a detector, and return the transitions of its source that clips may not cross."""
-    changes = [shape.first for shape in line.shapes[1:]]
+    """End a detector, and return the transitions of its source that clips may not cross.
+
+    Args:
+        detector: Detector that has seen all frames.
+        samples: Embeddings of some of them.
+        line: Timeline of the source.
+        config: Configuration of the pass.
+        parts: Further frames that begin a shot.
+    """
+    changes = [*(shape.first for shape in line.shapes[1:]), *parts]
     transitions = stitch(detector.finish(), samples, line.frames, config.stitch)
     return with_cuts(transitions, sorted({*line.breaks, *changes}))
 
@@ -198,8 +210,8 @@ def _scan(file: BinaryIO, config: SourceStageConfig, segments: Sequence[Segment]
             decoder.undecoded,
         )
         line = decoded.timeline(config)
-        transitions = shots(detector, samples, line, config)
         sound_clock = decoded.sound_clock(line)
+        transitions = shots(detector, samples, line, config, () if sound_clock is None else sound_clock.parts)
         if ahead is not None:
             ahead.finish(line)
         return Scan(
