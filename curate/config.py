@@ -137,7 +137,7 @@ class SourceStageConfig(BaseModel, frozen=True, extra="forbid"):
             the ledger notices.
     """
 
-    REVISION: ClassVar = 81
+    REVISION: ClassVar = 82
 
     probe: ProbeConfig = ProbeConfig()
     shots: ShotConfig = ShotConfig()

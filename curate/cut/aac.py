@@ -74,7 +74,7 @@ def samples(frames: Iterable[AudioFrame], start_s: Fraction, duration_s: Fractio
             at += block.shape[1]
 
     # Rate and channels are those of the first frame; a new resampler begins where the form changes or time jumps.
-    for frame, first, begin_s in _with_places(frames, start_s):
+    for frame, first, begin_s in _with_begins(frames, start_s):
         if not rate:
             rate = first.sample_rate if first.sample_rate in RATES else _OTHER_RATE
             layout = "mono" if first.layout.nb_channels == 1 else "stereo"
@@ -105,7 +105,7 @@ def _counted(frame: AudioFrame) -> float:
     return float(frame.duration * frame.time_base * frame.sample_rate / max(1, frame.samples))
 
 
-def _with_places(
+def _with_begins(
     frames: Iterable[AudioFrame], start_s: Fraction
 ) -> Iterator[tuple[AudioFrame, AudioFrame, Fraction | None]]:
     """Yield every frame, beside the first one that ends within the clip, and its time where a piece begins with it.

@@ -233,7 +233,7 @@ def _count_stored(times: PacketTimes, stream: VideoStream, data: bytes | memoryv
         return times.packets
     # FFmpeg gives no packet for pictures that an edit list of MP4 hides, if none shown refers to them.
     options = {"format_whitelist": FORMATS, "ignore_editlist": "1"}
-    with av.open(io.BytesIO(data), "r", options=options) as container:
+    with av.open(io.BytesIO(data), "r", metadata_errors="replace", options=options) as container:
         return sum(packet.size > 0 for packet in container.demux(container.streams[stream.index]))
 
 

@@ -79,6 +79,7 @@ class FrameTimes:
         coded: True where frames have no times of their own, and held ones are told by those of coding.
         begin: Time of coding of the first packet in ticks, behind empty slots, where the container has no others.
         undecoded: Packets behind the last frame.
+        sound_steps: Frames from which on the source's sound lies otherwise beside its pictures; no clip crosses one.
     """
 
     times_s: NDArray[np.float64]
@@ -95,6 +96,12 @@ class FrameTimes:
     coded: bool = False
     begin: int | None = None
     undecoded: Undecoded | None = None
+    sound_steps: tuple[int, ...] = ()
+
+    @property
+    def borders(self) -> list[int]:
+        """Frames that begin what no clip may hold with the frame before: another clock, shape or distance of sound."""
+        return sorted({*self.breaks, *self.sound_steps, *(shape.first for shape in self.shapes[1:])})
 
     @property
     def frames(self) -> int:

@@ -6,12 +6,14 @@ network. Joined films change between SDR and HDR. Each shape has clips of its ow
 
 from __future__ import annotations
 
+import zlib
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
+import numpy as np
 from av.codec.context import Flags
 from av.packet import Packet
 from av.video.codeccontext import VideoCodecContext
@@ -212,6 +214,16 @@ def size_at(shapes: Sequence[Shape], frame: int, size: Geometry, max_bits: int =
     if shape.bits > 8 and max_bits > 8:
         return Geometry(shape.width, shape.height, shape.bits, shape.light)
     return Geometry(shape.width, shape.height)
+
+
+def checksum(frame: VideoFrame) -> int:
+    """Return a checksum of a frame's stored samples, without what pads their rows."""
+    total = 0
+    wide = 2 if any(component.bits > 8 for component in frame.format.components) else 1
+    for plane in frame.planes:
+        rows = np.frombuffer(memoryview(plane), np.uint8, plane.height * plane.line_size)
+        total = zlib.crc32(rows.reshape(plane.height, -1)[:, : plane.width * wide].tobytes(), total)
+    return total
 
 
 def marks_of(frame: VideoFrame) -> object:

@@ -31,7 +31,7 @@ _LEAST_AROUND = 3
 _LEAST_STILL = 2  # steps back to one time at which it stood still
 _STILL_S = 1.0  # maximum sound of one packet of a container, whose frames share a stamp
 _SAID_S = 0.02  # step of one clock alone above which words say so
-_PARTS_S = 0.04  # change of the distance of sound from its pictures that a clip may not hold
+_STEPS_S = 0.04  # change of the distance of sound from its pictures that a clip may not hold
 _MOST_STEPS = 0.02  # share of packets that step back above which stamps say nothing
 _NEAR_S = 5.0  # maximum distance of sound from its pictures in a file
 _COMPARED_S = 10.0  # file order before and after a step
@@ -66,7 +66,7 @@ class SoundStamps:
 
 
 class NotingDemuxer:
-    """Packet source for `reelweave.curate.frames.frame_times.Decoder` that notes the stamps of the sound on the way.
+    """Packet source for `reelweave.curate.frames.decode.decoder.Decoder` that notes the stamps of the sound on the way.
 
     Args:
         container: Opened container, at its start.
@@ -138,14 +138,14 @@ class SoundClock:
     remark: str = ""
 
     @property
-    def parts(self) -> list[int]:
-        """Frames from which on sound lies otherwise beside its pictures, so that no clip may cross them."""
-        offsets_s = [0.0, *(offset_s for _, offset_s in self.offsets)]
-        return [
+    def steps(self) -> tuple[int, ...]:
+        """Frames from which on sound lies otherwise beside its pictures, where both distances are known."""
+        befores_s = [0.0, *(offset_s for _, offset_s in self.offsets)]
+        return tuple(
             frame
-            for (frame, after_s), before_s in zip(self.offsets, offsets_s, strict=False)
-            if after_s is not None and before_s is not None and abs(after_s - before_s) > _PARTS_S
-        ]
+            for (frame, after_s), before_s in zip(self.offsets, befores_s, strict=False)
+            if after_s is not None and before_s is not None and abs(after_s - before_s) > _STEPS_S
+        )
 
     def offset_s(self, frame: int) -> float | None:
         """Return the offset of the sound that belongs to a frame, or None when it is unknown."""

@@ -14,7 +14,7 @@ LEAST = 0.05
 """Probability below which a change inside a clip is not named."""
 
 FORCED = "change"
-"""Kind of a boundary where the picture's size or rotation changes, or the clock jumps."""
+"""Kind of a boundary where the picture's size or rotation changes, or the clock of pictures or of sound jumps."""
 
 _NAMES = {"abrupt": "cut"}
 
@@ -44,7 +44,7 @@ def name_boundaries(
         other = weighed.get(candidate.transition)
         if other is None or probability_of(candidate) > probability_of(other):
             weighed[candidate.transition] = candidate
-    forced = {*line.breaks, *(shape.first for shape in line.shapes[1:])}
+    forced = set(line.borders)
     ends = {change.start_frame + 1: change for change in transitions}
     reported = sorted(transitions, key=lambda change: change.start_frame)
     doubted = sorted(

@@ -15,6 +15,9 @@ TURNED_TWICE = (
 DEINTERLACED = "interlaced without a mark; deinterlaced"
 CODED = "its stamps do not tell when frames are shown; held ones are told by their order of coding, within a few frames"
 PARTLY_COMBED = "parts of its source are interlaced without a mark; left as they are"
+WHOLE_STEPS = (
+    "its sound steps beside its pictures where parts are joined; listed segments may hold such a step"
+)
 
 
 def describe_turn(stream: VideoStream) -> str:

@@ -41,7 +41,7 @@ from reelweave.curate.shots.types import Candidate, with_cuts
 from reelweave.curate.source_pass.decoded import Decoded
 from reelweave.curate.source_pass.lookahead import lookahead_of
 from reelweave.curate.source_pass.lookahead_encode import LookaheadEncoder, encode_ahead
-from reelweave.curate.source_pass.remarks import describe_changes, describe_turn
+from reelweave.curate.source_pass.remarks import WHOLE_STEPS, describe_changes, describe_turn
 from reelweave.curate.source_pass.sampling import FrameStats
 from reelweave.curate.sources.segments import Segment
 from reelweave.loader.dataset.samples.frames.reorder import is_delayed
@@ -71,24 +71,10 @@ class Scan:
 
 
 def shots(
-    detector: ShotDetector,
-    samples: SampleEmbeddings,
-    line: FrameTimes,
-    config: SourceStageConfig,
-    parts: Sequence[int] = (),
+    detector: ShotDetector, samples: SampleEmbeddings, line: FrameTimes, config: SourceStageConfig
 ) -> list[Transition]:
-    """End a detector, and return the transitions of its source that clips may not cross.
-
-    Args:
-        detector: Detector that has seen all frames.
-        samples: Embeddings of some of them.
-        line: Timeline of the source.
-        config: Configuration of the pass.
-        parts: Further frames that begin a shot.
-    """
-    changes = [*(shape.first for shape in line.shapes[1:]), *parts]
-    transitions = stitch(detector.finish(), samples, line.frames, config.stitch)
-    return with_cuts(transitions, sorted({*line.breaks, *changes}))
+    """End a detector, and return the transitions of its source that clips may not cross."""
+    return with_cuts(stitch(detector.finish(), samples, line.frames, config.stitch), line.borders)
 
 
 def detector_for(config: SourceStageConfig, fps: float, segments: Sequence[Segment]) -> ShotDetector:
@@ -210,8 +196,9 @@ def _scan(file: BinaryIO, config: SourceStageConfig, segments: Sequence[Segment]
             decoder.undecoded,
         )
         line = decoded.timeline(config)
-        sound_clock = decoded.sound_clock(line)
-        transitions = shots(detector, samples, line, config, () if sound_clock is None else sound_clock.parts)
+        if (sound_clock := decoded.sound_clock(line)) is not None:
+            line = replace(line, sound_steps=sound_clock.steps)
+        transitions = shots(detector, samples, line, config)
         if ahead is not None:
             ahead.finish(line)
         return Scan(
@@ -236,9 +223,10 @@ def _scan(file: BinaryIO, config: SourceStageConfig, segments: Sequence[Segment]
                     stored,
                     kept_lead(header.container, float((pts[0] or 0) * time_base)),
                     left_out(container, choice),
-                    str(packets.hidden),
+                    packets.hidden.describe(),
                     decoded.uneven_sound(line),
                     "" if sound_clock is None else sound_clock.remark,
+                    WHOLE_STEPS if line.sound_steps and segments and config.spans.listed == "whole" else "",
                 ),
             ),
             begins_behind(file, header.container, decoder.last_packet),

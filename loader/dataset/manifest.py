@@ -143,7 +143,7 @@ class Manifest(BaseModel, frozen=True, extra="forbid"):
 
     def table(self, name: str) -> FileEntry:
         """Return the entry of the table "index", "accounting" or "scores"."""
-        return next(file for name_of, file in self.tables.items() if name_of == name)
+        return self.tables[name]
 
     @property
     def tables(self) -> dict[str, FileEntry]:

@@ -89,16 +89,24 @@ def raw_film(folder: Path, rate: str, seconds: int) -> tuple[Path, Path]:
     return pictures, sound
 
 
-def make_film(seed: int, folder: Path) -> StrangeFilm | None:
-    """Make the film of a seed, or None where the program refuses one of its commands."""
-    folder.mkdir(parents=True, exist_ok=True)
+def make_film(seed: int, folder: Path, raw: Path | None = None) -> StrangeFilm | None:
+    """Make the film of a seed, or None where the program refuses one of its commands.
+
+    Args:
+        seed: Number of the film.
+        folder: Folder of the film, and of those that it is made of.
+        raw: Folder of pictures and sound without a container, which all films share; ``folder`` by default.
+    """
+    raw = folder if raw is None else raw
+    for needed in (folder, raw):
+        needed.mkdir(parents=True, exist_ok=True)
     rng, rate = random.Random(seed), RATES[seed % len(RATES)]
     (codec,) = rng.choices(list(CODECS), [often for _, _, often in CODECS.values()])
     options, containers, _ = CODECS[codec]
     kind = rng.choice(containers.split())
     sound = rng.choice([*SOUNDS[kind].split(), ""])
     coded = f"{rng.choice(options)} -g {rng.choice((12, 50, 250))}"
-    maker = _Maker(rng, folder, rate, codec, sound)
+    maker = _Maker(rng, folder, raw, rate, codec, sound)
     path = folder / f"{seed}-0.{kind}"
     if not maker.encode(path, coded, rng.choice(FILTERS), 0, rng.choice((5, 6))):
         return None
@@ -115,6 +123,7 @@ def make_film(seed: int, folder: Path) -> StrangeFilm | None:
 class _Maker:
     rng: random.Random
     folder: Path
+    raw: Path
     rate: str
     codec: str
     sound: str
@@ -124,7 +133,7 @@ class _Maker:
 
     def encode(self, path: Path, options: str, filters: str, first_s: int, seconds: int) -> bool:
         """Encode some seconds of the raw film."""
-        pictures, sound = raw_film(self.folder, self.rate, 12)
+        pictures, sound = raw_film(self.raw, self.rate, 12)
         size, since = "x".join(map(str, SIZE)), f"-ss {first_s} -t {seconds}"
         words = f"-f rawvideo -pix_fmt rgb24 -s {size} -r {self.rate} {since} -i {pictures}"
         if self.sound:
@@ -170,11 +179,11 @@ class _Maker:
         return self._run([*words, "-map", "0", "-c", "copy", *muxer.split()], out)
 
     def _run(self, words: Sequence[str], out: Path) -> bool:
-        self.steps.append(" ".join(words).replace(f"{self.folder}/", ""))
+        self.steps.append(" ".join(words).replace(f"{self.folder}/", "").replace(f"{self.raw}/", ""))
         return ffmpeg([*words, "-y", str(out)], may_fail=True) and out.stat().st_size > 0
 
 
 def films(seeds: range, folder: Path) -> Iterator[tuple[int, StrangeFilm | None]]:
     """The films of seeds, with a None for each that the program refuses."""
     for seed in seeds:
-        yield seed, make_film(seed, folder / str(seed))
+        yield seed, make_film(seed, folder / str(seed), folder / "raw")

@@ -93,9 +93,8 @@ class Decoder:
         self._cut_pts: int | None = None  # of the last packet, if its bytes are not all there
         self._lost, self._checks = LostFrames(stream, is_begin=is_begin), SliceChecks(stream)
         self._missing = MissingPictures(stream)
-        self._unshown_since: int | None = (
-            None  # packets passed before those without a picture in damage in work
-        )
+        # Packets passed before those without a picture in damage in work.
+        self._unshown_since: int | None = None
         self._silent: dict[int, tuple[int, int]] = {}  # packets passed in damage that nothing else tells
         self._blocks, self._keys = DvBlocks(stream), KeyChecks(stream)
         self._clusters = None if file is None else ClusterChecks(file, stream)

@@ -33,7 +33,8 @@ class HiddenPackets:
         if self._behind == _NEAR:
             self.count, self._waiting = self.count + self._waiting, 0
 
-    def __str__(self) -> str:
+    def describe(self) -> str:
+        """Return in words how many pictures are hidden, "" for none."""
         if not self.count:
             return ""
         return f"{self.count} pictures that an edit list, or fragments that step back, hide are left out, as by FFmpeg"

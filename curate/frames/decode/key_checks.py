@@ -7,17 +7,16 @@ alone, once with other last bytes and once with further ones behind them.
 
 from __future__ import annotations
 
-import zlib
 from collections import deque
 from collections.abc import Callable
 
 import av
-import numpy as np
 from av.codec.context import CodecContext
 from av.packet import Packet
 from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
+from reelweave.curate.frames.picture import checksum
 from reelweave.loader.dataset.samples.frames.nal_units import nal_bounds, prefix_bytes
 
 _APART_S = 2.0
@@ -55,9 +54,8 @@ class KeyChecks:
         self._wrong: set[int] = set()
         self._right: set[int] = set()
         self._is_wrong = False  # the key frame that was checked last
-        self._shown: deque[tuple[int | None, int]] = deque(
-            maxlen=2 * _MOST_SKIPPED
-        )  # key frames behind a right one
+        # Key frames behind a right one.
+        self._shown: deque[tuple[int | None, int]] = deque(maxlen=2 * _MOST_SKIPPED)
 
     def expect(self, packet: Packet[VideoStream]) -> None:
         """Check a packet before it is decoded, if its turn has come."""
@@ -140,16 +138,7 @@ class KeyChecks:
             frames = [*codec.decode(Packet(sets + packet)), *codec.decode(None)]
         except av.FFmpegError:
             return None
-        checksum = 0
-        for plane in frames[0].planes if frames else ():
-            rows = np.frombuffer(memoryview(plane), np.uint8, plane.height * plane.line_size)
-            shown = rows.reshape(plane.height, -1)[:, : _row_bytes(frames[0], plane.width)]
-            checksum = zlib.crc32(shown.tobytes(), checksum)
-        return checksum if frames else None
-
-
-def _row_bytes(frame: VideoFrame, samples: int) -> int:
-    return samples * (2 if any(component.bits > 8 for component in frame.format.components) else 1)
+        return checksum(frames[0]) if frames else None
 
 
 def _with_slices(packet: bytes, prefix: int | None, change: Callable[[bytes], bytes]) -> bytes:

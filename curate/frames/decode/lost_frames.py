@@ -76,7 +76,8 @@ class LostFrames:
         self._lost_begin = False
         self._failed = False
         self._end_pts: int | None = None  # by the frame before
-        self._since_key: set[int] = set()  # stamps of packets behind the last key frame
+        self._since_key: set[int] = set()  # stamps of packets behind the last key frame, not yet shown
+        self._before_key: set[int] = set()  # stamps of packets before it that are not yet shown
         self._shown_pts: int | None = None
         self._late: set[int] = set()  # stamps of packets that come behind a frame to be shown after theirs
         self._tick_s = float(stream.time_base or 1)
@@ -101,7 +102,7 @@ class LostFrames:
     def _note_late(self, pts: int, is_key: bool) -> None:
         """Note a packet of H.264 whose frame is before one that was shown, both behind one key frame."""
         if is_key:  # which begins another clock, where recordings are joined
-            self._since_key.clear()
+            self._before_key, self._since_key = self._since_key, set()
             self._late.clear()
             self._shown_pts = None
         self._since_key.add(pts)
@@ -169,7 +170,11 @@ class LostFrames:
         if self.is_understated:
             self._late.clear()
             is_lost = True
-        if frame.pts in self._since_key:
+        # A clock that steps back at a key frame repeats stamps of frames that are shown behind its packet.
+        if frame.pts in self._before_key:
+            self._before_key.discard(frame.pts)
+        elif frame.pts in self._since_key:
+            self._since_key.discard(frame.pts)
             self._shown_pts = frame.pts
         self._failed = False
         self._end_pts = frame.pts + int(_LONGER * frame.duration) if frame.duration else None

@@ -43,10 +43,8 @@ _RECENT = 32
 
 _MOST_PENDING = 4096  # packets; coding moves pictures by 16
 _VCL, _IRAP, _ENDS = range(32), range(16, 24), (36, 37)  # types of NAL units in HEVC: ITU-T H.265, table 7-1
-_SKIPPED_LEADING = (
-    8,
-    9,
-)  # pictures that may refer to what is before a key frame, and are left out where films begin
+_SKIPPED_LEADING = (8, 9)
+"""Types of pictures that may refer to what is before a key frame, and are left out where films begin."""
 _FIRST_SLICE, _DROPS_PRIOR = 0x80, 0x40  # the first bits of a slice's header
 
 

@@ -37,9 +37,8 @@ _SURE_CUT = 0.8  # probability of a hard cut that overrides any run around it; i
 _ABRUPT = 0.5  # share of the threshold above which a cut is reported whose one step makes the whole change
 _CONFIRMED = 0.84  # share of the threshold above which a run is reported that the pictures confirm
 _LIKELY = 0.35  # share of the threshold above which a frame extends a run
-_CANDIDATE = (
-    0.02  # probability of a hard cut above which it is a candidate; a run is one whatever its frames say
-)
+_CANDIDATE = 0.02
+"""Probability of a hard cut above which it is a candidate; a run is one whatever its frames say."""
 _LEAST_LIKELY = 0.25  # minimum probability of a frame in a run, for any threshold
 SETTLED_AFTER = GRADUAL_REACH + 5
 """Frames analysed after a doubtful transition until no better one can replace it."""

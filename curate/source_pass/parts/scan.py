@@ -5,7 +5,6 @@ The small picture of each frame is all that shots, stitching and statistics need
 
 from __future__ import annotations
 
-import zlib
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -27,7 +26,7 @@ from reelweave.curate.frames.decode.decoder import Decoder
 from reelweave.curate.frames.decode_entry import EntryError, enter
 from reelweave.curate.frames.interlace import CombMeter
 from reelweave.curate.frames.perceptual import PICTURE
-from reelweave.curate.frames.picture import Geometry, marks_of
+from reelweave.curate.frames.picture import Geometry, checksum, marks_of
 from reelweave.curate.frames.probe import probe
 from reelweave.curate.frames.sound_clock import NotingDemuxer
 from reelweave.curate.frames.source import SourceError, open_video
@@ -300,7 +299,7 @@ class _Frames:
         # Frames at both ends are kept as checksums: those of neighbouring parts must be the same ones.
         over = self.end_pts is not None and frame.pts >= self.end_pts
         if len(self.behind if over else self.begin) < COMPARED:
-            shown = (frame.pts, frame.duration or 0, _checksum(frame))
+            shown = (frame.pts, frame.duration or 0, checksum(frame))
             if len(self.begin) < COMPARED:
                 self.begin.append(shown)
             if over:
@@ -335,13 +334,3 @@ class _Frames:
             self.pixels,
             notes,
         )
-
-
-def _checksum(frame: VideoFrame) -> int:
-    """Return a checksum of the stored samples, without what pads their rows."""
-    checksum = 0
-    wide = 2 if any(component.bits > 8 for component in frame.format.components) else 1
-    for plane in frame.planes:
-        rows = np.frombuffer(memoryview(plane), np.uint8, plane.height * plane.line_size)
-        checksum = zlib.crc32(rows.reshape(plane.height, -1)[:, : plane.width * wide].tobytes(), checksum)
-    return checksum

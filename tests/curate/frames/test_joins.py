@@ -17,7 +17,7 @@ from tests.curate.cut.test_lookahead import curated as cut_twice
 from tests.cutting import curated
 from tests.joining import removed
 from tests.media import CORPUS, NO_CORPUS, read_numbers, write_video
-from tests.player import PROGRAM
+from tests.player import PROGRAM, ffmpeg
 from tests.stepping import RATE, errors_s, stepping
 from tests.thorough import beyond, but, nightly, thorough
 
@@ -177,3 +177,16 @@ def assert_agrees(record: Record, clip: bytes, ends: bool = True) -> None:
             packet_s = sound.codec_context.frame_size / sound.codec_context.sample_rate
             assert heard_s <= shown_s + SAME_S + packet_s
             assert not ends or heard_s >= shown_s - SAME_S - packet_s
+
+
+@pytest.mark.parametrize("outpoint_s", [3.71, 3.6])
+def test_a_clip_ends_where_the_pictures_of_joined_pieces_overlap(outpoint_s: float, tmp_path: Path) -> None:
+    """Pictures that are moved behind others come late there, and sound does not; none of them is called lost."""
+    source = write_video(tmp_path / "a.mkv", (150,), options={"g": "12", "bf": "2"}, audio=True)
+    names, path = tmp_path / "names.txt", tmp_path / "joined.mkv"
+    names.write_text(f"file '{source}'\noutpoint {outpoint_s}\nfile '{source}'\n")
+    ffmpeg(["-f", "concat", "-safe", "0", "-i", str(names), "-c", "copy", str(path)])
+    one_shot = {"detector": "fixed", "fixed": {"stride_s": 99}}
+    (first, _), (second, clip) = curated(path, tmp_path / "out", shots=one_shot, spans={"max_clip_s": 60})
+    assert (first.state, first.ends_by, first.end_s) == ("kept", "change", second.start_s)
+    assert read_numbers(clip)[-140:] == list(range(10, 150))
