@@ -9,6 +9,7 @@ from typing import Literal, Protocol
 import numpy as np
 from av.video.frame import VideoFrame
 
+from reelweave.curate.cut.crop.crop import Crop
 from reelweave.curate.filters.sample import Floats
 from reelweave.curate.frames.picture import Geometry
 from reelweave.curate.shots.spans import Span
@@ -33,6 +34,7 @@ class CutClip:
         audio_fault: Reason why the source's sound is not in the clip, or None.
         audio_remark: Words on what is lost of the sound that is kept, or why no sound is there; "" for nothing.
         remark: Words on the treatment of the pictures by ``cut.mode=smart``, or "".
+        crop: Lines of its pictures that were cropped, or None.
         copied_frames: Which frames are copies; None with ``cut.mode=encode``, where none is.
         audio_dbfs: Loudness of the sound track, as `reelweave.curate.filters.sound.loudness_dbfs`; empty without one.
     """
@@ -47,6 +49,7 @@ class CutClip:
     audio_fault: str | None = None
     audio_remark: str = ""
     remark: str = ""
+    crop: Crop | None = None
     copied_frames: CopiedFrames | None = None
     audio_dbfs: Floats = field(default_factory=lambda: np.zeros(0, np.float32), compare=False)
 
@@ -57,8 +60,9 @@ class CutClip:
 
     @property
     def cut_scores(self) -> dict[str, float]:
-        """Scores that cutting alone tells: which of its frames are copies."""
-        return {} if self.copied_frames is None else self.copied_frames.scores()
+        """Scores that cutting alone tells: which of its frames are copies, and what was cropped."""
+        parts = (part for part in (self.copied_frames, self.crop) if part is not None)
+        return {name: value for part in parts for name, value in part.scores().items()}
 
 
 @dataclass(frozen=True)

@@ -12,25 +12,25 @@ from typing import BinaryIO, cast
 
 import av
 import numpy as np
-from av.audio.stream import AudioStream
 from av.container import InputContainer
 from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
 from reelweave.curate.cut import encode
-from reelweave.curate.cut.audio import READ_BEFORE_S, Sound, sound_of
+from reelweave.curate.cut.audio import Sound
 from reelweave.curate.cut.clip import CodecMode, CutClip, CutError, EncodedSpans, FailedClip, Observe
 from reelweave.curate.cut.config import CutConfig
 from reelweave.curate.cut.copy import PacketInfo, copy, copyable, format_of, packet_infos
+from reelweave.curate.cut.crop import BarMeter, Crop, PictureCropper
 from reelweave.curate.cut.feed import Feed
 from reelweave.curate.cut.mp4 import fast_start, merge
 from reelweave.curate.cut.smart.builder import SmartClip
 from reelweave.curate.cut.smart.check import SeamError
 from reelweave.curate.cut.smart.packets import SmartPackets
 from reelweave.curate.cut.smart.plan import Plan
+from reelweave.curate.cut.span_sound import SpanSound
 from reelweave.curate.cut.verify import DamagedSoundError, verify
-from reelweave.curate.frames.container.encryption import is_encrypted
 from reelweave.curate.frames.container.stream_choice import SoundChoice, choose_sound
 from reelweave.curate.frames.decode.decoder import Decoder
 from reelweave.curate.frames.decode_entry import Entry, EntryError, enter
@@ -42,9 +42,8 @@ from reelweave.curate.shots.spans import Span
 from reelweave.loader.dataset.samples.copied_frames import CopiedFrames
 from reelweave.loader.errors import refuse_shortage
 
-_UNKNOWN = "the clock of its pictures steps back or jumps before it, and that of its sound does not"
 UNVERIFIED = "its smart cut did not verify"
-_SOUND_SKEW_S = 5  # maximum distance of sound behind its pictures in a file
+_CROPPED = "its bars are cropped"
 
 
 def cut(
@@ -59,6 +58,7 @@ def cut(
     sound_clock: SoundClock | None = None,
     entry: Entry | None = None,
     smart: SmartPackets | None = None,
+    bars: BarMeter | None = None,
 ) -> Iterator[CutClip | FailedClip]:
     """Read the source once and yield every wanted span, in order, as a clip or as failed.
 
@@ -80,6 +80,7 @@ def cut(
         entry: Place before the first span where reading begins, or None for the start of the file. It lies early
             enough for the sound of that span.
         smart: Notes on the source's packets for ``cut.mode=smart``, else None.
+        bars: Bars of the source's frames, which clips lose; None to keep them.
 
     Raises:
         EntryError: Decoding cannot begin there.
@@ -93,7 +94,7 @@ def cut(
         if smart is not None:
             plans = {span: smart.plan(span, timeline, size) for span in spans if span not in encoded}
         source = _Pass(
-            file, container, stream, timeline, size, config, observe, sound_clock, entry, smart, plans
+            file, container, stream, timeline, size, config, observe, sound_clock, entry, smart, plans, bars
         )
         # Spans that are encoded already need no frames: behind the last other one, decoding stops.
         left_bytes = max_bytes
@@ -164,8 +165,11 @@ class _Pass:
         entry: Entry | None,
         smart: SmartPackets | None,
         plans: Mapping[Span, Plan],
+        bars: BarMeter | None,
     ) -> None:
         self._smart, self._plans = smart, plans
+        self._bars, self._cropped = bars, PictureCropper()
+        self._crop: Crop | None = None  # of the clip in work
         self._time_base = stream.time_base or Fraction(1, 1000)
         entered = None
         if entry is not None:
@@ -174,13 +178,11 @@ class _Pass:
         self._first_size = self._size = size
         self._pictures = Finisher(size)
         choice = choose_sound(container, stream, file) if config.audio == "keep" else SoundChoice()
-        self._sound, self._soundless = choice.stream, choice.fault
         # Stamps that do not rise allow no copying.
         keep_video = config.mode in ("copy", "auto") and timeline.shifts_s is None
-        self._feed = Feed(container, stream, self._sound, keep_video=keep_video, sound_clock=sound_clock)
+        self._feed = Feed(container, stream, choice.stream, keep_video=keep_video, sound_clock=sound_clock)
         if runs := [run for plan in plans.values() for run in plan.runs()]:
             self._feed.want(runs, 0 if entered is None else self._packet_of(entered, entry))
-        self._sound_clock = sound_clock
         # A decoder uses nothing of a container but its packets.
         decoder = Decoder(
             cast(InputContainer, self._feed),
@@ -200,6 +202,9 @@ class _Pass:
         begin = first.pts if first is not None and stamped else start
         begin = begin if entry is None else entry.begin_pts
         self._ticks = self._ticks_from(begin or 0)
+        self._sound = SpanSound(
+            self._feed, choice, timeline, self._ticks, self._time_base, sound_clock, config
+        )
         self._number = 0
         if entered is not None:
             self._number = int(np.searchsorted(self._ticks, entered))
@@ -235,10 +240,8 @@ class _Pass:
         size = size_at(self._timeline.shapes, span.first, self._first_size, self._config.max_bits)
         if size != self._size:
             self._size, self._pictures = size, Finisher(size)
-        heard_s = self._sound_start_s(span)
-        if heard_s is None:
-            heard_s = self._begin_s(span)
-        self._feed.keep_from(int(self._ticks[span.first]), self._sound_pts(heard_s - READ_BEFORE_S))
+        self._crop = None if self._bars is None else self._bars.crop(span.first, span.last, size)
+        self._feed.keep_from(int(self._ticks[span.first]), self._sound.keep_from_pts(span))
         picture = encoded or self._copy_packets(span)
         mode: CodecMode = "copy" if picture and not encoded else "encode"
         frames = sum(self._times_shown(span)) if encoded else span.last - span.first
@@ -247,11 +250,14 @@ class _Pass:
         if picture is None:
             frames, picture = self._encode_span(span, max_bytes)
         rate = self._timeline.clip_rate(span.first, span.last)
-        clip = self._assemble_clip(span, mode, picture, frames, rate, self._sound_of(span, frames / rate))
+        clip = self._assemble_clip(span, mode, picture, frames, rate, self._sound.of(span, frames / rate))
         if self._config.mode == "encode":
             return clip
         if self._smart is None:
             return replace(clip, copied_frames=CopiedFrames.of_whole(frames, copied=mode == "copy"))
+        if self._crop is not None:
+            copied = CopiedFrames.of_whole(frames, copied=False)
+            return replace(clip, remark=f"encoded: {_CROPPED}", copied_frames=copied)
         plan = self._plans.get(span) or self._smart.plan(span, self._timeline, self._first_size)
         copied = plan.copied_frames(self._times_shown(span))
         return replace(clip, codec_mode=plan.mode, remark=plan.describe(frames), copied_frames=copied)
@@ -264,7 +270,9 @@ class _Pass:
         # Why the packets do not fit as they are, if so.
         fault: str | None = "its container stores no times of showing"
         units: list[PacketInfo] = []
-        if self._timeline.shifts_s is not None:
+        if self._crop is not None:
+            fault = _CROPPED
+        elif self._timeline.shifts_s is not None:
             fault = "its time stamps do not rise"
         elif self._form is not None:
             feed.read_video(int(self._ticks[span.last - 1]) + 1)
@@ -292,9 +300,9 @@ class _Pass:
         config, rate = self._config, self._timeline.clip_rate(span.first, span.last)
         times = self._times_shown(span)
         # Packets are copied where a plan says so; elsewhere all is encoded.
-        made = self._size, rate, config, max_bytes
+        made = self._left_size, rate, config, max_bytes
         encoder: encode.ClipEncoder | SmartClip
-        if self._smart is not None and self._plans[span].segments:
+        if self._smart is not None and self._crop is None and self._plans[span].segments:
             encoder = SmartClip(self._stream, self._smart, self._feed.take_packet, span.first, *made)
         else:
             encoder = encode.ClipEncoder(encode.codec_name(config.encoder, self._size.bits), *made)
@@ -302,13 +310,18 @@ class _Pass:
         try:
             for frame_index, frame in self._frames_of(span):
                 picture = self._finish_frame(frame)
-                encoder.show(picture, times[frame_index - span.first])
+                encoder.show(self._cropped(picture, self._crop), times[frame_index - span.first])
                 if self._observe is not None:
                     self._observe(span, frame_index, frame, picture)
             return sum(times), encoder.finish()
         except BaseException:
             encoder.abandon()
             raise
+
+    @property
+    def _left_size(self) -> Geometry:
+        """Size of the clip in work, without what it loses."""
+        return self._size if self._crop is None else self._crop.size(self._size)
 
     def _times_shown(self, span: Span) -> list[int]:
         """Return how often an encoded clip shows each frame of the source, which fills its constant rate."""
@@ -332,41 +345,6 @@ class _Pass:
             refuse_shortage(error)
             raise CutError(f"its pictures could not be converted: {error}") from error
 
-    def _sound_of(self, span: Span, duration_s: Fraction) -> Sound:
-        stream, start_s = self._sound, self._sound_start_s(span)
-        if stream is None:
-            return Sound(fault=self._soundless)
-        if start_s is None:
-            return Sound(fault=_UNKNOWN)
-        shown_s = self._begin_s(span) + duration_s + _SOUND_SKEW_S
-        pts: float = round(shown_s / self._time_base)
-        pictures = math.inf
-        if self._timeline.shifts_s is not None and self._sound_clock is not None:
-            line = self._timeline
-            shown = np.searchsorted(line.times_s, span.start_s + float(duration_s + _SOUND_SKEW_S))
-            pts, pictures = math.inf, math.ceil(shown / line.frames * self._sound_clock.pictures)
-        self._feed.read_sound(self._sound_pts(start_s + duration_s), pts, pictures)
-        if self._feed.overflow:
-            return Sound(fault="its sound takes too much memory")
-        if any(map(is_encrypted, self._feed.sound)):  # codecs of sound decode it, to noise
-            return Sound(fault="its sound is encrypted")
-        return sound_of(stream, self._feed.sound, start_s, duration_s, self._config)
-
-    def _begin_s(self, span: Span) -> Fraction:
-        """Return the time at which a span begins."""
-        return int(self._ticks[span.first]) * self._time_base
-
-    def _sound_start_s(self, span: Span) -> Fraction | None:
-        """Return the time at which the sound of a span begins, or None when it is not known."""
-        offset_s = 0.0 if self._sound_clock is None else self._sound_clock.offset_s(span.first)
-        if offset_s is None:
-            return None
-        return self._begin_s(span) + Fraction(offset_s).limit_denominator(10**6)
-
-    def _sound_pts(self, time_s: Fraction) -> int:
-        stream: AudioStream | None = self._sound
-        return 0 if stream is None or not stream.time_base else int(time_s // stream.time_base)
-
     def _assemble_clip(
         self,
         span: Span,
@@ -376,8 +354,10 @@ class _Pass:
         rate: Fraction,
         sound: Sound,
     ) -> CutClip:
-        size, extent = self._size, self._config.verify
-        clip = partial(CutClip, span=span, frames=frames, rate=rate, geometry=size, codec_mode=mode)
+        size, extent = self._left_size, self._config.verify
+        clip = partial(
+            CutClip, span=span, frames=frames, rate=rate, geometry=size, codec_mode=mode, crop=self._crop
+        )
         if sound.data:
             try:
                 data = fast_start(merge(picture, sound.data))

@@ -11,7 +11,7 @@ class CutConfig(Settings):
     """Encoding of spans as clips."""
 
     SPEED_ONLY: ClassVar = frozenset({"ahead_mb"})
-    ADDED: ClassVar = frozenset({"max_copied_mbps"})
+    ADDED: ClassVar = frozenset({"max_copied_mbps", "crop_bars"})
     READ_WITH: ClassVar = {
         "trim_s": ("mode", ("copy", "auto")),
         "max_copied_mbps": ("mode", ("smart",)),
@@ -44,6 +44,11 @@ class CutConfig(Settings):
         8,
         description="maximum bits per sample. 10: sources of more than 8 bits, and HDR, become 10-bit HEVC of their"
         " own colour, with HDR metadata. Models, filters and training get 8-bit SDR in both cases",
+    )
+    crop_bars: bool = Field(
+        False,
+        description="true: crop letterbox, pillarbox and other uniform borders that last for a whole clip. Its rows"
+        " tell the lines in crop_top_px and so on. Cropped clips are encoded, and long sources stay whole",
     )
     encoder: Literal["x264", "nvenc", "auto"] = Field(
         "x264",
@@ -93,7 +98,9 @@ class CutConfig(Settings):
     )
 
     @model_validator(mode="after")
-    def _smart_encoder(self) -> Self:
+    def _check_mode(self) -> Self:
+        if self.mode == "copy" and self.crop_bars:
+            raise ValueError("mode=copy cannot crop bars; set crop_bars=false, or mode=auto or smart")
         if self.mode == "smart" and self.encoder != "x264":
             raise ValueError(
                 "mode=smart encodes with x264 alone, whose parameter sets it can name; set encoder=x264"

@@ -14,6 +14,7 @@ from av.video.stream import VideoStream
 
 from reelweave.curate.cut.config import CutConfig
 from reelweave.curate.cut.copy import PacketInfo, SourceFormat, copyable, format_of, has_new_header, is_sound
+from reelweave.curate.cut.crop import BarMeter
 from reelweave.curate.frames.decode_entry import holds_idr
 from reelweave.curate.frames.frame_times import FrameTimes
 from reelweave.curate.frames.picture import Geometry
@@ -67,6 +68,7 @@ def trim_spans(
     size: Geometry,
     config: CutConfig,
     lengths: SpanConfig,
+    bars: BarMeter | None = None,
 ) -> list[Span]:
     """Return spans of which those that could be copied, but for a little at their ends, have lost it.
 
@@ -80,6 +82,7 @@ def trim_spans(
         size: Size of its clips.
         config: Settings of copies.
         lengths: Lengths of clips.
+        bars: Bars that are cropped; clips that lose some are encoded, whatever their ends.
     """
     # Which packet begins a copy at which frame.
     form, time_base = packets.form, packets.time_base
@@ -107,7 +110,7 @@ def trim_spans(
     trimmed_spans: list[Span] = []
     for span in spans:
         run = None
-        if span.fault is None:
+        if span.fault is None and (bars is None or bars.crop(span.first, span.last, size) is None):
             runs = _runs(span, frame_indices, packet_of_frame, timeline, config.trim_s)
             usable = (run for run in runs if long_enough(_duration_s(run, timeline), lengths))
             run = next((run for run in usable if is_copyable(*run)), None)

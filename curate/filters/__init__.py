@@ -1,6 +1,6 @@
 """Scores of clips from one shared sample, and thresholds that decide on them separately."""
 
-from reelweave.curate.filters.bars import Bars, Crop, bars_scores, crop_of_bars, find_bars, without_bars
+from reelweave.curate.filters.bars import Bars, bars_scores, find_bars, without_bars
 from reelweave.curate.filters.config import FilterConfig, ScoreConfig
 from reelweave.curate.filters.decision import Rejection, decide
 from reelweave.curate.filters.light import light_scores
@@ -17,7 +17,6 @@ from reelweave.curate.filters.vectors import MotionMeter, SpanMotion, frame_moti
 __all__ = [
     "Bars",
     "ClipSample",
-    "Crop",
     "FilterConfig",
     "MotionMeter",
     "Rejection",
@@ -26,7 +25,6 @@ __all__ = [
     "TextReader",
     "bars_scores",
     "check_ocr",
-    "crop_of_bars",
     "decide",
     "find_bars",
     "frame_motion",

@@ -1,12 +1,10 @@
 """Letterbox, pillarbox and other uniform borders, and the picture inside them."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from reelweave.curate.filters.config import ScoreConfig
 from reelweave.curate.filters.sample import ClipSample
 
 _TOLERANCE = 14  # noise of a uniform border, levels per channel
@@ -30,16 +28,6 @@ class Bars:
     bottom: int = 0
     left: int = 0
     right: int = 0
-
-
-@dataclass(frozen=True)
-class Crop:
-    """Rectangle in pixels: columns ``[left, right)``, rows ``[top, bottom)``."""
-
-    left: int
-    top: int
-    right: int
-    bottom: int
 
 
 def find_bars(pictures: NDArray[np.uint8]) -> Bars:
@@ -78,26 +66,6 @@ def bars_scores(sample: ClipSample, bars: Bars) -> dict[str, float]:
         "bar_right_px": bars.right * across,
         "bars_share": 1 - inner / (height * width),
     }
-
-
-def crop_of_bars(scores: Mapping[str, float], width: int, height: int, config: ScoreConfig) -> Crop:
-    """Return the rectangle inside the bars, on even pixels; sides with a bar lose one more sampled pixel.
-
-    Args:
-        scores: Scores from `bars_scores`.
-        width: Width of the clip, pixels.
-        height: Height of the clip, pixels.
-        config: Settings that the scores were measured with.
-    """
-    sample_px = max(1.0, max(width, height) / config.long_side_px)
-
-    def edge(name: str) -> int:
-        bar = scores[name]
-        return 0 if bar == 0 else -(-int(np.ceil(bar + sample_px)) // 2) * 2
-
-    return Crop(
-        edge("bar_left_px"), edge("bar_top_px"), width - edge("bar_right_px"), height - edge("bar_bottom_px")
-    )
 
 
 def without_bars(sample: ClipSample, bars: Bars) -> ClipSample:

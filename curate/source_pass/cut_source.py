@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from reelweave.curate.config import SourceStageConfig
 from reelweave.curate.cut import CutClip, cut
 from reelweave.curate.cut.clip import EncodedSpans
+from reelweave.curate.cut.crop import BarMeter
 from reelweave.curate.cut.smart.packets import SmartPackets
 from reelweave.curate.cut.trim import trim_spans
 from reelweave.curate.dedup.fingerprint import ARRAY as FINGERPRINT
@@ -93,6 +94,10 @@ class Seen(Protocol):
     @property
     def smart(self) -> SmartPackets | None:
         """Notes on its packets for ``cut.mode=smart``."""
+
+    @property
+    def bars(self) -> BarMeter | None:
+        """Bars of its frames, which clips lose, for ``cut.crop_bars``."""
 
     @property
     def remark(self) -> str:
@@ -184,6 +189,7 @@ class CutSource:
                 scanned.size,
                 config.cut,
                 config.spans,
+                scanned.bars,
             )
         parts = name_boundaries(parts, scanned.transitions, scanned.candidates, scanned.timeline)
         if scanned.further is not None:
@@ -267,6 +273,7 @@ class CutSource:
             facts.sound_clock,
             entry,
             facts.smart,
+            facts.bars,
         )
         # Clips come in the order of the kept spans; pictures of a failed one are dropped.
         for span, record in zip(parts, records, strict=True):
@@ -309,7 +316,14 @@ class CutSource:
         span, line = clip.span, facts.timeline
         shown = line.clip_frames(span.first, span.last)
         sample = collected.sample(clip, facts.stats, shown)
-        remarks = (facts.remark, clip.audio_remark, clip.remark, line.left_out(span.first, span.last))
+        cropped = "" if clip.crop is None else clip.crop.describe()
+        remarks = (
+            facts.remark,
+            clip.audio_remark,
+            cropped,
+            clip.remark,
+            line.left_out(span.first, span.last),
+        )
         record = replace(
             record,
             stage="cut",

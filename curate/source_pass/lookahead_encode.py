@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from reelweave.curate.config import SourceStageConfig
 from reelweave.curate.cut.clip import CutError
+from reelweave.curate.cut.crop import BarMeter, Crop, PictureCropper
 from reelweave.curate.cut.encode import ClipEncoder, codec_name
 from reelweave.curate.cut.smart.ahead import SmartAhead
 from reelweave.curate.cut.smart.builder import SmartClip
@@ -33,6 +34,7 @@ from reelweave.curate.frames.frame_times import FrameTimes, likely_clip_rate
 from reelweave.curate.frames.picture import Finisher, Geometry
 from reelweave.curate.frames.probe import Probe
 from reelweave.curate.shots.spans import Span
+from reelweave.curate.source_pass.ahead_clip import AheadClip, shows
 from reelweave.curate.source_pass.listed_lookahead import ListedLookahead
 from reelweave.curate.source_pass.lookahead import TURN, Lookahead, decoded_bytes, finished_bytes
 from reelweave.curate.source_pass.sampling import ClipPictures, PictureCollector
@@ -52,43 +54,7 @@ class _Encoded:
     shapes: tuple[tuple[int, ...], tuple[int, ...]]  # of pictures and fingerprint
     shown: NDArray[np.intp]  # number of frames of the clip for each frame of the source
     plan: Plan | None  # of a smart cut
-
-
-@dataclass(frozen=True, eq=False)
-class AheadClip:
-    """Clip that was encoded before the spans of its source were known.
-
-    Attributes:
-        first: First frame.
-        last: One past the last frame.
-        rate: Frames per second.
-        data: MP4 file of pictures only, index last.
-        collected: Samples of its frames.
-        shown: Number of frames of the clip for each frame of the source.
-        times_s: Display time of each frame, and the end of the last one.
-        plan: Plan of a smart cut, whose packets are counted from the first that was read; None where all is encoded.
-    """
-
-    first: int
-    last: int
-    rate: Fraction
-    data: bytes
-    collected: ClipPictures
-    shown: NDArray[np.intp]
-    times_s: NDArray[np.float64]
-    plan: Plan | None
-
-
-def shows(shown: NDArray[np.intp], span: Span, line: FrameTimes) -> bool:
-    """Return whether a clip shows each frame of a span as often as it would now that the timeline is known.
-
-    Args:
-        shown: Number of frames of the clip for each frame of the source.
-        span: The span.
-        line: Timeline of the source.
-    """
-    slots = line.clip_frames(span.first, span.last)
-    return np.array_equal(shown, np.bincount(slots - span.first, minlength=span.last - span.first))
+    crop: Crop | None
 
 
 class LookaheadEncoder:
@@ -110,6 +76,7 @@ class LookaheadEncoder:
         config: SourceStageConfig,
         begin_pts: int | None,
         smart: SmartAhead | None,
+        bars: BarMeter | None,
     ) -> None:
         assert header.rate is not None
         self._lookahead, self._pictures, self._spool, self._size = lookahead, pictures, spool, size
@@ -129,6 +96,8 @@ class LookaheadEncoder:
         self._clip: int | None = None  # first frame of the clip in work
         self._encoder: ClipEncoder | SmartClip | None = None
         self._smart = smart
+        self._bars, self._cropped = bars, PictureCropper()
+        self._crop: Crop | None = None  # of the clip in work
         self._shown = array("L")  # of the clip in work, as of `_Encoded`
         self._slots = self._written = 0  # their sum, and frames of all clips
         self._most_pixels = most_pixels(source_bytes, config.probe)
@@ -195,7 +164,11 @@ class LookaheadEncoder:
         rate = self._timeline.clip_rate(span.first, span.last)
         if encoded.rate != rate or not shows(encoded.shown, span, self._timeline):
             return False
-        if self._smart is not None and not self._smart.agrees(encoded.plan, span, self._timeline):
+        if self._bars is not None and self._bars.crop(span.first, span.last, self._size) != encoded.crop:
+            return False
+        # Nothing is copied of what is cropped.
+        smart = None if encoded.crop is not None else self._smart
+        if smart is not None and not smart.agrees(encoded.plan, span, self._timeline):
             return False
         times_s = self._timeline.times_s
         true_s, taken_s = (np.asarray(times[span.first : span.last]) for times in (times_s, self._times_s))
@@ -264,12 +237,15 @@ class LookaheadEncoder:
         if self._timeline is not None and self._timeline.constant:
             rate = self._timeline.rate
         self._rate, self._shown, self._slots = rate, array("L"), 0
+        if self._bars is not None:
+            self._crop = self._bars.crop(self._clip, last, self._size)
+        size = self._size if self._crop is None else self._crop.size(self._size)
         try:
-            if self._smart is not None:
+            if self._smart is not None and self._crop is None:
                 self._encoder = self._smart.begin(self._clip, rate, self._left_bytes)
             if self._encoder is None:
-                codec = codec_name(config.encoder, self._size.bits)
-                self._encoder = ClipEncoder(codec, self._size, rate, config, self._left_bytes)
+                codec = codec_name(config.encoder, size.bits)
+                self._encoder = ClipEncoder(codec, size, rate, config, self._left_bytes)
         except CutError:
             self.close()  # the second pass says why
 
@@ -292,7 +268,7 @@ class LookaheadEncoder:
         self._shown.append(self._slots - before)
         try:
             picture = frame if self._finishes_first else self._pictures.finish(frame)
-            self._encoder.show(picture, self._slots - before)
+            self._encoder.show(self._cropped(picture, self._crop), self._slots - before)
             if self._slots > before or is_seen:
                 self._collector.push(self._times_s[frame_index] - first_s, held_s, frame, picture)
         except (CutError, av.error.FFmpegError, ValueError):
@@ -334,7 +310,9 @@ class LookaheadEncoder:
         slim = replace(collected, pictures=nothing[..., None], fingerprint=nothing)
         shown = np.array(self._shown, np.intp)
         plan = encoder.plan if isinstance(encoder, SmartClip) else None
-        self._encoded[self._clip] = _Encoded(last, self._rate, offset, len(clip), slim, shapes, shown, plan)
+        self._encoded[self._clip] = _Encoded(
+            last, self._rate, offset, len(clip), slim, shapes, shown, plan, self._crop
+        )
         self._pixels += (last - self._clip) * self._size.width * self._size.height
         if self._pixels > _GIVE_BACK_PIXELS:
             self._pixels = 0
@@ -362,6 +340,7 @@ def encode_ahead(
     config: SourceStageConfig,
     begin_pts: int | None = None,
     smart: SmartAhead | None = None,
+    bars: BarMeter | None = None,
 ) -> Iterator[LookaheadEncoder]:
     """Return the encoder of a source's clips; it gives up when the context ends.
 
@@ -374,10 +353,21 @@ def encode_ahead(
         config: Configuration of the clips and their samples.
         begin_pts: Stamp from which times count; None for the first frame's.
         smart: Source of smart cuts, for ``cut.mode=smart``.
+        bars: Bars of the source's frames, which clips lose; it takes each frame before the encoder does.
     """
     with tempfile.TemporaryFile(prefix="reelweave-ahead-") as spool:
         ahead = LookaheadEncoder(
-            lookahead, Finisher(size), spool, size, header, time_base, source_bytes, config, begin_pts, smart
+            lookahead,
+            Finisher(size),
+            spool,
+            size,
+            header,
+            time_base,
+            source_bytes,
+            config,
+            begin_pts,
+            smart,
+            bars,
         )
         try:
             yield ahead

@@ -4,7 +4,8 @@ They are collected while the clip is cut, from the pictures that go to the encod
 for them.
 """
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
@@ -13,8 +14,10 @@ from av.video.reformatter import VideoReformatter
 from numpy.typing import NDArray
 
 from reelweave.curate.cut import CutClip
+from reelweave.curate.cut.crop import Crop
 from reelweave.curate.dedup.fingerprint import PICTURES_PER_S, PrintPictures, print_picture
-from reelweave.curate.filters import ClipSample, MotionMeter, ScoreConfig, SpanMotion
+from reelweave.curate.filters import Bars, ClipSample, MotionMeter, ScoreConfig, SpanMotion, without_bars
+from reelweave.curate.frames.picture import Geometry
 from reelweave.loader.dataset.colour.sdr import SdrConverter
 
 _LUMA = np.array([0.299, 0.587, 0.114], np.float32)
@@ -106,7 +109,8 @@ class ClipPictures:
             shown: Source frame of each of the clip's frames.
         """
         luma, steps = stats.of(shown)
-        return ClipSample(
+        crop = clip.crop or Crop()
+        sample = ClipSample(
             pictures=self.pictures,
             times_s=self.times_s,
             luma=luma,
@@ -114,13 +118,26 @@ class ClipPictures:
             motion=self.motion.motion,
             motion_local=self.motion.motion_local,
             vectors_missing=self.motion.vectors_missing,
-            width=clip.geometry.width,
-            height=clip.geometry.height,
+            width=clip.geometry.width + crop.left + crop.right,
+            height=clip.geometry.height + crop.top + crop.bottom,
             frames=clip.frames,
             fps=float(clip.rate),
             duration_s=float(clip.frames / clip.rate),
             audio_dbfs=clip.audio_dbfs,
         )
+        return sample if clip.crop is None else _without(sample, clip.crop, clip.geometry)
+
+
+def _without(sample: ClipSample, crop: Crop, size: Geometry) -> ClipSample:
+    """Return the sample of a clip that lost lines of its pictures; motion is measured inside bars already."""
+    height, width = sample.pictures.shape[1:3]
+    down, across = height / sample.height, width / sample.width
+    # Lines that are cut in part go, as those at the seam of a bar do.
+    lost = Bars(*(
+        max(0, math.ceil(lines) - 1)
+        for lines in (crop.top * down, crop.bottom * down, crop.left * across, crop.right * across)
+    ))  # fmt: skip
+    return replace(without_bars(sample, lost), width=size.width, height=size.height)
 
 
 class PictureCollector:

@@ -11,6 +11,7 @@ from av.container import InputContainer
 from av.video.stream import VideoStream
 
 from reelweave.curate.config import SourceStageConfig
+from reelweave.curate.cut.crop import BarMeter
 from reelweave.curate.cut.smart.ahead import SmartAhead
 from reelweave.curate.cut.smart.packets import SmartPackets
 from reelweave.curate.cut.trim import NotedPackets
@@ -68,6 +69,7 @@ class Scan:
     remark: str = ""
     further: int | None = None  # byte at which another film begins behind this one, or 0
     ended_by: str | None = None  # error of the container at which reading ended
+    bars: BarMeter | None = None
 
 
 def shots(
@@ -142,6 +144,7 @@ def _scan(file: BinaryIO, config: SourceStageConfig, segments: Sequence[Segment]
         size: Geometry | None = None
         stored = ""  # how the pictures are stored that players show otherwise
         time_base = stream.time_base or Fraction(1, 1000)
+        bars = BarMeter(time_base, fps) if config.cut.crop_bars else None
         for frame in decoder.frames():
             if size is None:
                 size = geometry(frame, None, config.cut.max_bits)
@@ -152,7 +155,9 @@ def _scan(file: BinaryIO, config: SourceStageConfig, segments: Sequence[Segment]
                 if lookahead is not None:
                     cuts = None if smart is None else SmartAhead(stream, smart, size, config.cut)
                     ahead = stack.enter_context(
-                        encode_ahead(lookahead, size, header, time_base, container.size, config, smart=cuts)
+                        encode_ahead(
+                            lookahead, size, header, time_base, container.size, config, smart=cuts, bars=bars
+                        )
                     )
             pts.append(frame.pts)
             durations.append(frame.duration or 0)
@@ -163,6 +168,8 @@ def _scan(file: BinaryIO, config: SourceStageConfig, segments: Sequence[Segment]
             samples.push(len(pts) - 1, small)
             stats.push(small)
             fields.push(frame)
+            if bars is not None:
+                bars.push(frame)
             if comb is not None:
                 comb.push(frame)
             if ahead is not None and len(decoder.shapes) > 1:
@@ -231,6 +238,7 @@ def _scan(file: BinaryIO, config: SourceStageConfig, segments: Sequence[Segment]
             ),
             begins_behind(file, header.container, decoder.last_packet),
             decoder.ended_by,
+            bars,
         )
 
 

@@ -27,8 +27,9 @@ from reelweave.curate.frames.picture import Geometry, Shape, geometry, size_at
 from reelweave.curate.frames.probe import Probe
 from reelweave.curate.shots.spans import Span
 from reelweave.curate.shots.stitch import SampleEmbeddings
+from reelweave.curate.source_pass.ahead_clip import AheadClip, shows
 from reelweave.curate.source_pass.lookahead import lookahead_of
-from reelweave.curate.source_pass.lookahead_encode import AheadClip, LookaheadEncoder, encode_ahead, shows
+from reelweave.curate.source_pass.lookahead_encode import LookaheadEncoder, encode_ahead
 from reelweave.curate.source_pass.part import Part
 from reelweave.curate.source_pass.parts.store import SCAN, PartStore
 from reelweave.curate.source_pass.sampling import ClipPictures

@@ -87,6 +87,7 @@ class Joined:
     notes: PacketNotes | None = None
     smart: SmartPackets | None = None
     remark: str = ""
+    bars: None = None  # sources whose bars are cropped stay whole
 
     def with_smart(self, file: BinaryIO, max_bits: int) -> "Joined":
         """Return it with what smart cuts read of its notes, where there are any."""

@@ -32,7 +32,7 @@ from reelweave.curate.frames.sound_clock import NotingDemuxer
 from reelweave.curate.frames.source import SourceError, open_video
 from reelweave.curate.frames.telecine import FieldDifferences
 from reelweave.curate.shots.scale import Scaler
-from reelweave.curate.source_pass.lookahead_encode import AheadClip
+from reelweave.curate.source_pass.ahead_clip import AheadClip
 from reelweave.curate.source_pass.part import PART_FRAMES, Part
 from reelweave.curate.source_pass.parts.clips import PartAhead
 from reelweave.curate.source_pass.scan import smart_packets

@@ -1,0 +1,174 @@
+"""Borders of a source's frames: letterbox, pillarbox and other uniform edges that end in a straight seam.
+
+Frames are measured four times a second, at their full size, while the source is decoded. What a clip loses is decided
+from the frames in it alone, so that it does not depend on where other clips begin.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from av.video.frame import VideoFrame
+from numpy.typing import NDArray
+
+from reelweave.curate.cut.crop.crop import SIDES, Crop
+from reelweave.curate.frames.picture import Geometry
+from reelweave.loader.dataset.tars.orientation import Orientation, orientation_of
+
+_PER_S = 4  # measured frames
+_ACROSS = 240  # pixels of a line that are looked at, about
+_TOLERANCE = 14  # noise of a uniform bar, grey levels
+_PURE, _MOSTLY, _INSIDE = 0.98, 0.5, 0.4  # shares of a line in the bar's colour: edge, bar, picture
+_SMEAR = 0.005  # of a side: lines over which coding and scaling smear a seam
+_FADED = 0.2  # share of the step at a seam that may precede it; more is a gradient
+_LEAST = 0.004  # of a side: a narrower bar is the edge of a film or of a scaler
+_SEEN = 0.2  # share of the frames of a clip that show the seam; in the others the picture beside it is dark
+_LEAST_INNER = 0.25  # of a side that is left; a smaller picture is a black one with a spot
+_BLACK, _NARROW = 32, 0.05  # grey level and share of a side up to which a bar may lie at one side alone
+_EVEN_PAIR = 0.25  # width of the narrower bar of a pair over the wider one
+
+_Luma = NDArray[np.uint8] | NDArray[np.uint16]
+
+_NO_END = 1.0
+"""Depth of a bar without an end: the whole picture has its colour."""
+
+
+class BarMeter:
+    """Meter of the bars of a source's frames, in display order.
+
+    Memory is 56 bytes for each of four frames a second.
+
+    Args:
+        time_base: Seconds per tick of the frames' stamps.
+        fps: Frame rate of the source, for frames without stamps.
+    """
+
+    def __init__(self, time_base: Fraction, fps: float) -> None:
+        self._time_base, self._fps = float(time_base), fps
+        self._frames = 0  # so far
+        self._due_s = -math.inf
+        self._turn, self._rotation = Orientation(), 0
+        self._indices = array("q")
+        self._edges = array("f")  # `_edge` of each side of each measured frame
+
+    def push(self, frame: VideoFrame) -> None:
+        """Take the next decoded frame."""
+        shown_s = self._frames / self._fps if frame.pts is None else frame.pts * self._time_base
+        self._frames += 1
+        # A clock that steps back begins anew.
+        if self._due_s - 2 / _PER_S < shown_s < self._due_s:
+            return
+        self._due_s = (math.floor(shown_s * _PER_S) + 1) / _PER_S
+        if frame.key_frame or frame.rotation != self._rotation:
+            self._turn, self._rotation = orientation_of(frame), frame.rotation
+        stored, shift = _luma(frame)
+        luma = self._turn.of(stored)
+        self._indices.append(self._frames - 1)
+        for lines in (luma, luma[::-1], luma.T, luma.T[::-1]):
+            self._edges.extend(_edge(lines, shift))
+
+    def crop(self, first: int, last: int, size: Geometry) -> Crop | None:
+        """Return what a clip loses, or None for nothing.
+
+        A bar lasts in all frames of the clip. Where only one side has one, it is black and narrow.
+
+        Args:
+            first: First frame of the clip.
+            last: One past the last frame, of which those that were taken count.
+            size: Size of its finished pictures.
+        """
+        indices = np.frombuffer(self._indices, np.int64)
+        begin, end = np.searchsorted(indices, [first, last])
+        edges = np.frombuffer(self._edges, np.float32).reshape(-1, len(SIDES), 3)[begin:end]
+        if not len(edges):
+            return None
+        (top, bottom), (left, right) = (
+            _pair(_bar(edges[:, side]), _bar(edges[:, side + 1])) for side in (0, 2)
+        )
+        crop = Crop(
+            _even(top * size.height), _even(bottom * size.height), _even(left * size.width), _even(right * size.width)
+        )  # fmt: skip
+        return None if crop == Crop() else crop
+
+
+def _luma(frame: VideoFrame) -> tuple[_Luma, int]:
+    """Return the luminance of a frame, [h, w], as a view where it has a plane of it, and its bits beyond 8."""
+    layout, bits = frame.format, frame.format.components[0].bits
+    is_plane = bits == 8 or layout.name.startswith("yuv")  # P010 and others store more bits in the upper ones
+    if layout.is_rgb or layout.is_big_endian or len(frame.planes) < 2 or not is_plane:
+        frame, bits = frame.reformat(format="gray", threads=1), 8
+    plane = frame.planes[0]
+    rows: Any = np.frombuffer(memoryview(plane), np.uint8 if bits == 8 else np.uint16)
+    return rows.reshape(-1, plane.line_size // rows.itemsize)[: frame.height, : frame.width], bits - 8
+
+
+def _edge(lines: _Luma, shift: int) -> tuple[float, float, float]:
+    """Return the bar at the first lines of a picture as depth, end and level.
+
+    Depth is the share of lines that are purely of the bar's colour, 0 for no bar. End is the share before the first
+    line that is purely of the picture, 0 without a straight seam. Level is that of the bar, 0 to 255.
+
+    Args:
+        lines: Luminance, [lines, pixels].
+        shift: Bits of a pixel beyond 8.
+    """
+    num_lines, columns = len(lines), slice(None, None, max(1, lines.shape[1] // _ACROSS))
+    # Most frames have no bar, and their first line tells it.
+    first = (lines[0, columns] >> shift).astype(np.int16)
+    level = np.int16(np.median(first))
+    if (np.abs(first - level) <= _TOLERANCE).mean() < _PURE:
+        return 0.0, 0.0, float(level)
+    off = np.abs((lines[:, columns] >> shift).astype(np.int16) - level)
+    shares = (off <= _TOLERANCE).mean(axis=1)
+    if not (shares < _MOSTLY).any():
+        return _NO_END, 0.0, float(level)
+    outside = int(np.argmax(shares < _MOSTLY))
+    # Letters in a bar do not end it, and a smeared seam looks like either side.
+    smear = math.ceil(_SMEAR * num_lines)
+    depth = outside
+    while depth > outside - smear and shares[depth - 1] < _PURE:
+        depth -= 1
+    inside = int(np.argmax(shares[outside : outside + smear + 1] <= _INSIDE)) + outside
+    behind = slice(inside, inside + 2 * smear + 1)
+    steps = np.median(off[max(0, depth - 1) : inside + 2 * smear + 1], axis=1)
+    is_straight = (
+        shares[behind].max() <= _MOSTLY and steps[0] <= _FADED * steps[inside - max(0, depth - 1) :].max()
+    )
+    return depth / num_lines, (inside + 1) / num_lines if is_straight else 0.0, float(level)
+
+
+def _bar(edges: NDArray[np.float32]) -> tuple[float, bool]:
+    """Return the share of lines that a clip loses at one side, and whether its bar is black.
+
+    Args:
+        edges: Values of `_edge` for the frames of a clip, [n, 3].
+    """
+    depths, ends, levels = edges.T
+    depth = depths.min()
+    if depth == 0 or depth == _NO_END:
+        return 0.0, False
+    seams = (ends > 0) & (depths <= depth + _SMEAR)
+    if seams.sum() < _SEEN * len(edges):
+        return 0.0, False
+    return float(ends[seams].max()), bool(np.median(levels[seams]) <= _BLACK)
+
+
+def _pair(bar: tuple[float, bool], opposite: tuple[float, bool]) -> tuple[float, float]:
+    """Return what two opposite sides lose."""
+    shares = [share if share >= _LEAST else 0.0 for share, _ in (bar, opposite)]
+    if sum(shares) > 1 - _LEAST_INNER:
+        return 0.0, 0.0
+    is_pair = min(shares) > _EVEN_PAIR * max(shares)
+    first, second = (
+        share if is_pair or (is_black and share <= _NARROW) else 0.0
+        for share, (_, is_black) in zip(shares, (bar, opposite), strict=True)
+    )
+    return first, second
+
+
+def _even(lines: float) -> int:
+    return 2 * math.ceil(lines / 2 - 1e-3)
