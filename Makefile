@@ -88,6 +88,7 @@ generated: .venv/.installed
 	$(CONFIG_PAGE) train >docs/train-config.md
 	$(CONFIG_PAGE) vae >docs/vae-config.md
 	$(CONFIG_PAGE) latents >docs/latents-config.md
+	$(BIN)/python -m reelweave.pipelines.configuration.recipes.page >docs/recipes.md
 	$(BIN)/python -m tests.bench.scale --write docs/scale.md >/dev/null
 
 # What requirements.lock says, but for what slows all down, and nothing else, every file by its hash. Then `make test` and the rest use it.

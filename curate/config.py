@@ -150,6 +150,8 @@ class SourceStageConfig(BaseModel, frozen=True, extra="forbid"):
 class CurateConfig(SourceStageConfig, frozen=True, extra="forbid"):
     """One model per stage, in pipeline order."""
 
+    ADDED: ClassVar = frozenset({"recipe"})
+
     READ_WITH: ClassVar = {
         "stitch.enabled": ("shots.detector", Except("fixed")),
         "dedup.semantic.enabled": ("embed.backend", Except("none")),
@@ -173,6 +175,11 @@ class CurateConfig(SourceStageConfig, frozen=True, extra="forbid"):
     shard: ShardConfig = ShardConfig()
     storage: StorageConfig = StorageConfig()
     run: RunConfig = RunConfig()
+    recipe: dict[str, Any] = Field(
+        {},
+        description="recipe that the keys above were begun with, written by --recipe: its name, its digest and its"
+        " published filters, for the report; no key of it decides anything",
+    )
 
     @field_validator("stages", mode="before")
     @classmethod

@@ -267,7 +267,8 @@ def _equal(existing: Mapping[str, Any], settings: Mapping[str, Any]) -> bool:
 
 
 def _other_dataset(existing: Mapping[str, Any], settings: Mapping[str, Any], out: str) -> UsageError:
-    changed = sorted(key for key, *_ in differences(existing.get("curate", {}), settings["curate"]))
+    keys = (key for key, *_ in differences(existing.get("curate", {}), settings["curate"]))
+    changed = sorted({"recipe" if key.startswith("recipe.") else key for key in keys})
     if not changed and existing.get("others") != settings.get("others"):
         changed = ["content of a dataset that dedup names"]
     if not changed:

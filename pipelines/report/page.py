@@ -15,6 +15,7 @@ from reelweave.pipelines.report.numbers.scores import ScoreStats, thresholds
 from reelweave.pipelines.report.sampled import sampled_section
 from reelweave.pipelines.report.sections.buckets import bucket_note, bucket_section
 from reelweave.pipelines.report.sections.cost_fit import cost_fit_section
+from reelweave.pipelines.report.sections.recipe import recipe_section
 from reelweave.pipelines.report.sections.steps import steps_section
 from reelweave.pipelines.report.thresholds import can_be_set, update_command
 from reelweave.pipelines.report.web.chart import Chart
@@ -72,6 +73,7 @@ def render_page(dataset: Dataset, figures: DatasetFigures, config: "ReportConfig
         same=[(score.name, score.least) for score in figures.scores if score not in charted],
         thresholds=thresholds(dataset),
         command=update_command(dataset),
+        recipe_section=recipe_section(figures.recipe),
         bucket_section=bucket_section(
             figures.stats.buckets,
             figures.lengths,

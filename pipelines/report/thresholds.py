@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from reelweave.loader.dataset import ACCOUNTING, Dataset
 from reelweave.pipelines.configuration.shell import shell_line
+from reelweave.pipelines.report.numbers.places import places
 from reelweave.pipelines.report.numbers.scores import Scores, ScoreStats
-from reelweave.pipelines.report.numbers.value_indices import places
 from reelweave.pipelines.report.web.files import Files, data_file
 
 

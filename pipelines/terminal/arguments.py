@@ -3,13 +3,15 @@
 import argparse
 import difflib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NoReturn
 
 from reelweave.loader.base.printable import printable
 
 _INVALID_CHOICE = re.compile(r"invalid choice: '(.*)' \(choose from (.*)\)", re.DOTALL)
 _MOST_COMPARED = 80  # characters of a word
+LIST = "list"
+"""Word in the place of a name that asks for all names."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -67,6 +69,24 @@ class _Once(argparse.Action):
                 _note_repeated(namespace, option_string, values, given[self.dest])
             given[self.dest] = values
         setattr(namespace, self.dest, values)
+
+
+class ListedName(_Once):
+    """Name of one of several things; the word "list" in its place prints all, and ends the program as --help does.
+
+    Args:
+        listing: function to the text that is printed.
+    """
+
+    def __init__(self, *arguments: Any, listing: Callable[[], str], **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._listing = listing
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        if values == LIST:
+            print(self._listing())
+            parser.exit()
+        super().__call__(parser, namespace, values, option_string)
 
 
 class _Override(argparse.Action):

@@ -23,7 +23,7 @@ from reelweave.loader.storage import open_storage
 from reelweave.loader.text import pluralize
 from reelweave.pipelines.configuration.config import resolve
 from reelweave.pipelines.configuration.kept import kept_yaml, repeated_with
-from reelweave.pipelines.terminal.arguments import add_config, add_log_format
+from reelweave.pipelines.terminal.arguments import LIST, ListedName, add_config, add_log_format
 from reelweave.pipelines.terminal.console import print_json, stderr, stdout, table
 from reelweave.pipelines.terminal.curation_progress import curation_progress
 from reelweave.pipelines.terminal.program import hint
@@ -44,6 +44,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--out", required=True, metavar="URI", help="folder or s3:// prefix of the dataset")
     add_config(parser)
+    parser.add_argument(
+        "--recipe",
+        metavar="NAME|FILE",
+        action=ListedName,
+        listing=_list_recipes,
+        help=f"published filters, below --config and --set: a recipe's name, or a file of your own; {LIST}: print all",
+    )
     add_log_format(parser)
     parser.add_argument(
         "--update",
@@ -74,14 +81,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _list_recipes() -> str:
+    from reelweave.pipelines.configuration.recipes.files import list_recipes
+
+    return list_recipes()
+
+
 def run(options: argparse.Namespace) -> int:
     """Curate, write the report and print the accounting."""
-    from reelweave.curate.config import CurateConfig
     from reelweave.curate.run.curate import curate
     from reelweave.pipelines.commands.look.report import REPORT, write_report
+    from reelweave.pipelines.configuration.recipes.given import describe_recipe, resolve_curation
     from reelweave.pipelines.report.buckets import kept_config
 
-    config = resolve(CurateConfig, options.config, options.set)
+    config = resolve_curation(options.recipe, options.config, options.set)
+    for line in describe_recipe(config):
+        stderr().print(line, markup=False, soft_wrap=True)
     sentences: list[str] = []
 
     def say(sentence: str) -> None:

@@ -148,6 +148,7 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print_json({**figures.to_json(), "report": where})
         return 0
+    print_recipe(figures)
     print_buckets(dataset, config)
     if figures.plan is not None:
         report_steps.print_plan(dataset.storage.root, figures.plan)
@@ -271,6 +272,20 @@ def _make_report(
         map_files(dataset, mapped, figures.map, gallery),
     )
     return figures, render_page(dataset, figures, config), beside, gallery.captions
+
+
+def print_recipe(figures: "DatasetFigures") -> None:
+    """Print the yields of the recipe that a dataset was made with, if any."""
+    from reelweave.pipelines.report.sections.recipe import recipe_section
+
+    if (section := recipe_section(figures.recipe)) is None:
+        return
+    out = stdout()
+    if not section["rows"]:
+        out.print(section["note"], markup=False, soft_wrap=True)
+        return
+    out.print(table(section["title"], section["columns"], section["rows"]))
+    out.print(section["end"], markup=False, soft_wrap=True)
 
 
 def print_buckets(dataset: Dataset, config: ReportConfig) -> None:

@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from reelweave.curate.takedown.takedown import STAGE as REMOVAL
-from reelweave.pipelines.report.numbers.spread import spread
+from reelweave.pipelines.report.numbers.places import spread
 
 _GROUPS = 24
 _COPIES = 4

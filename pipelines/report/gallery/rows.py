@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from reelweave.curate.takedown.takedown import STAGE as REMOVAL
 from reelweave.loader.buckets.assignment import BucketConfig, assign
 from reelweave.loader.dataset import Dataset
-from reelweave.pipelines.report.numbers.value_indices import places
+from reelweave.pipelines.report.numbers.places import places
 
 COLUMNS = ("source", "start_s", "end_s", "key", "state", "stage", "reason", "duplicate_of")
 """Columns of the accounting that a gallery shows."""

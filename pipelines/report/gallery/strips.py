@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from reelweave.loader.dataset.samples.frames.upright import key_frames, shown_size, upright_picture
 from reelweave.loader.dataset.samples.frames.video_stream import decode_stream, is_checked, open_clip
-from reelweave.pipelines.report.numbers.spread import spread
+from reelweave.pipelines.report.numbers.places import spread
 
 if TYPE_CHECKING:
     from av.video.frame import VideoFrame

@@ -23,6 +23,7 @@ from reelweave.pipelines.report.numbers.outcomes import (
     SourceTotal,
     duplicate_groups,
 )
+from reelweave.pipelines.report.numbers.recipe import RecipeFigures, recipe_numbers
 from reelweave.pipelines.report.numbers.scores import Scores, ScoreStats
 from reelweave.pipelines.report.numbers.steps.plan import PlanFigures, plan_numbers
 from reelweave.pipelines.report.shapes import kept_timings
@@ -51,6 +52,7 @@ class DatasetFigures:
         taking_in: changes that would take in samples without a bucket.
         cost_fit: fit to measured shapes; None without any.
         plan: steps of the cluster; None where none is named, or no sample has a bucket.
+        recipe: yields of the recipe that it was made with; None without one.
     """
 
     dataset: str
@@ -69,6 +71,7 @@ class DatasetFigures:
     taking_in: TakingIn
     cost_fit: CostFitFigures | None
     plan: PlanFigures | None
+    recipe: RecipeFigures | None
 
     def to_json(self) -> dict[str, Any]:
         """Return what ``report --json`` prints: the same numbers as JSON values, those of `stats` beside the others."""
@@ -89,6 +92,7 @@ class DatasetFigures:
             "taking_in": asdict(self.taking_in),
             "cost_fit": self.cost_fit and self.cost_fit.to_json(),
             "plan": self.plan and self.plan.to_json(),
+            "recipe": self.recipe and self.recipe.to_json(),
         }
 
 
@@ -111,13 +115,14 @@ def dataset_numbers(
     mapped = mapped or dataset_map(dataset, config)
     timings = kept_timings(dataset.storage)
     outcomes = Outcomes.of(dataset, config.max_lost)
+    scores = scores or Scores.of(dataset)
     return DatasetFigures(
         dataset=dataset.storage.root,
         totals=dataset.manifest.totals,
         stages=outcomes.stages,
         lost=outcomes.lost,
         sources=outcomes.sources,
-        scores=(scores or Scores.of(dataset)).all_stats,
+        scores=scores.all_stats,
         duplicates=duplicate_groups(dataset, outcomes.copies, MAX_GROUPS),
         map=mapped.to_json(keys),
         run=run_facts(dataset),
@@ -128,6 +133,7 @@ def dataset_numbers(
         taking_in=taking_in(dataset.plan_index, config.buckets),
         cost_fit=None if timings is None else cost_fit_numbers(timings, config.buckets),
         plan=_plan(dataset, config, stats.buckets),
+        recipe=recipe_numbers(dataset, scores, outcomes.stages),
     )
 
 

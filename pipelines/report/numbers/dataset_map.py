@@ -12,7 +12,7 @@ from reelweave.curate.search.vectors import MEMBER, stored_vectors
 from reelweave.loader.dataset import Dataset
 from reelweave.loader.errors import RunError
 from reelweave.pipelines.report.buckets import ReportConfig
-from reelweave.pipelines.report.numbers.spread import spread
+from reelweave.pipelines.report.numbers.places import spread
 from reelweave.pipelines.report.numbers.vector_map import (
     neighbour_map,
     outlier_fence,

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from reelweave.curate.dedup.clusters import clusters
 from reelweave.curate.dedup.products import nearest_centre
-from reelweave.pipelines.report.numbers.spread import spread
+from reelweave.pipelines.report.numbers.places import spread
 
 MOST_DIMENSIONS = 1024
 """Dimensions above which vectors are first projected at random."""

@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 
-from reelweave.pipelines.report.numbers.spread import spread
+from reelweave.pipelines.report.numbers.places import spread
 from reelweave.pipelines.report.numbers.vector_map import (
     MOST_CLUSTERS,
     MOST_DIMENSIONS,
