@@ -2,8 +2,10 @@
 
 import atexit
 import gc
+import logging
 import os
 import secrets
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
@@ -80,6 +82,26 @@ LONGEST = (
     "tests/test_readme.py",
 )
 """Node ids that begin first, the longest first, where several processes share the tests: none waits at the end."""
+LATE = {"diffusers", "hypothesis", "ray", "torch._dynamo", "transformers"}
+"""Packages that only tests import: every process collects all tests, and they cost each of them 2 s."""
+
+
+def pytest_configure() -> None:
+    """Record only logs that reach the root: pytest looks through 900 loggers six times a test, for 0.7 ms."""
+    from _pytest.logging import catching_logs
+
+    def attach(records: Any) -> logging.Handler:
+        root = logging.getLogger()
+        if records.level is not None:
+            records.handler.setLevel(records.level)
+            records.orig_level = root.level
+            root.setLevel(min(root.level, records.level))
+        root.addHandler(records.handler)
+        records.attached_loggers.append(root)
+        return records.handler
+
+    if "attached_loggers" in catching_logs.__slots__:  # older ones know the root alone
+        catching_logs.__enter__ = attach
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
@@ -106,7 +128,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             raise pytest.UsageError(f"{item.nodeid} uses Ray: name it in NEEDS_RAY of tests/conftest.py")
 
 
-def pytest_collection_finish() -> None:
+def pytest_collection_finish(session: pytest.Session) -> None:
+    session.config.stash[_EARLY] = sorted(LATE & sys.modules.keys())
     gc.freeze()
     gc.set_threshold(10_000, 10, 20)  # by default collections take 4 % of all tests
     gc.enable()
@@ -129,6 +152,13 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 
 _RAY = pytest.StashKey[ExitStack]()
+_EARLY = pytest.StashKey[list[str]]()
+
+
+@pytest.fixture(scope="session")
+def imported_early(pytestconfig: pytest.Config) -> list[str]:
+    """What collecting the tests imported of `LATE`."""
+    return pytestconfig.stash[_EARLY]
 
 
 @pytest.fixture(scope="session")

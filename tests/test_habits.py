@@ -57,6 +57,10 @@ def test_a_subject_says_its_area_and_what_is_done(message: str, count: int) -> N
     assert len(faults(message)) == count
 
 
+def test_collecting_imports_nothing_that_few_tests_need(imported_early: list[str]) -> None:
+    assert imported_early == [], "import it inside the tests that need it"
+
+
 def test_every_note_stands_in_the_index_once() -> None:
     notes = ROOT / "docs" / "notes"
     linked = re.findall(r"\]\(([\w-]+)\.md\)", (notes / "README.md").read_text())

@@ -5,8 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
-from hypothesis import strategies as st
 
 from reelweave.loader.batch import Batch
 from reelweave.loader.dataset import Dataset, open_dataset
@@ -30,32 +28,36 @@ def read(dataset: Dataset, ranks: int, **how: object) -> list[Batch]:
     return [batch for rank in range(ranks) for batch in VideoStream(dataset, config(**how), rank, ranks)]
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(
-    counts=st.lists(st.integers(0, 9), min_size=len(KINDS), max_size=len(KINDS)),
-    ranks=st.integers(1, 4),
-    microbatches=st.integers(1, 4),
-    regime=st.sampled_from(["step", "slot", "pack"]),
-    memory=st.integers(72, 1000),
-    seed=st.integers(0, 2**32 - 1),
-)
-def test_the_mean_over_the_steps_is_the_mean_over_the_samples(
-    counts: list[int], ranks: int, microbatches: int, regime: str, memory: int, seed: int
-) -> None:
-    assume(sum(counts) >= ranks * microbatches)
-    values = np.random.default_rng(seed).normal(1.0, 1.0, sum(counts))
-    with tempfile.TemporaryDirectory() as folder:
-        dataset = mixture(counts, Path(folder))
-        buckets = SHAPED.model_copy(update={"memory_tokens": memory})
-        how = {"buckets": buckets, "regime": regime, "microbatches": microbatches, "seed": seed}
-        batches = read(dataset, ranks, denominator="epoch", **how)
-    for epoch in (0, 1):
-        own = [batch for batch in batches if batch.epoch == epoch]
-        steps = len({batch.step for batch in own})
-        sums = [batch.weight * np.mean([values[int(key[3:])] for key in batch.keys]) for batch in own]
-        assert sum(sums) / steps == pytest.approx(values.mean(), rel=1e-12, abs=1e-12)
-        for step in {batch.step for batch in own}:
-            assert sum(batch.share for batch in own if batch.step == step) == pytest.approx(1, rel=1e-12)
+def test_the_mean_over_the_steps_is_the_mean_over_the_samples() -> None:
+    from hypothesis import HealthCheck, assume, given, settings
+    from hypothesis import strategies as st
+
+    @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    @given(
+        counts=st.lists(st.integers(0, 9), min_size=len(KINDS), max_size=len(KINDS)),
+        ranks=st.integers(1, 4),
+        microbatches=st.integers(1, 4),
+        regime=st.sampled_from(["step", "slot", "pack"]),
+        memory=st.integers(72, 1000),
+        seed=st.integers(0, 2**32 - 1),
+    )
+    def means(counts: list[int], ranks: int, microbatches: int, regime: str, memory: int, seed: int) -> None:
+        assume(sum(counts) >= ranks * microbatches)
+        values = np.random.default_rng(seed).normal(1.0, 1.0, sum(counts))
+        with tempfile.TemporaryDirectory() as folder:
+            dataset = mixture(counts, Path(folder))
+            buckets = SHAPED.model_copy(update={"memory_tokens": memory})
+            how = {"buckets": buckets, "regime": regime, "microbatches": microbatches, "seed": seed}
+            batches = read(dataset, ranks, denominator="epoch", **how)
+        for epoch in (0, 1):
+            own = [batch for batch in batches if batch.epoch == epoch]
+            steps = len({batch.step for batch in own})
+            sums = [batch.weight * np.mean([values[int(key[3:])] for key in batch.keys]) for batch in own]
+            assert sum(sums) / steps == pytest.approx(values.mean(), rel=1e-12, abs=1e-12)
+            for step in {batch.step for batch in own}:
+                assert sum(batch.share for batch in own if batch.step == step) == pytest.approx(1, rel=1e-12)
+
+    means()
 
 
 def test_the_default_counts_all_samples_alike(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ from itertools import islice
 
 import pytest
 import torch
-from accelerate.utils import send_to_device
 from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
@@ -171,6 +170,8 @@ def tensors(batch: Batch) -> list[torch.Tensor]:
     "changes", [{}, {"decode": True}, {"regime": "pack"}, {"regime": "pack", "decode": True}]
 )
 def test_batches_and_steps_move_with_all_their_tensors(dataset: Dataset, changes: dict[str, object]) -> None:
+    from accelerate.utils import send_to_device
+
     [step] = islice(StepLoader(make(dataset, **changes)), 1)
     for moved in (
         step.to("meta"),

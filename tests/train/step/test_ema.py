@@ -5,7 +5,6 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard
-from torch.distributed.tensor.debug import CommDebugMode
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from reelweave.loader.errors import RunError
@@ -56,6 +55,8 @@ def test_without_a_configuration_nothing_is_kept():
 
 
 def test_of_sharded_weights_a_rank_averages_its_own_shards_without_communication():
+    from torch.distributed.tensor.debug import CommDebugMode
+
     dist.init_process_group("fake", rank=1, world_size=2, store=FakeStore())
     try:
         mesh = init_device_mesh("cpu", (2,))

@@ -1,10 +1,9 @@
 """Which frames of a clip are copied is a pure function of facts about frames and packets."""
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from reelweave.curate.cut.smart.plan import (
     CHANGED,
@@ -22,6 +21,9 @@ from reelweave.curate.cut.smart.plan import (
     Segment,
     plan,
 )
+
+if TYPE_CHECKING:
+    from hypothesis.strategies import DrawFn
 
 P = FrameFacts(0, False, False, True, 0)
 
@@ -123,9 +125,10 @@ def test_frames_reordered_farther_than_decoders_do_are_encoded() -> None:
     assert plan(group(0, far)).segments == (Segment(True, 0, 10, 0), Segment(False, 10, len(far)))
 
 
-@st.composite
-def films(draw: st.DrawFn) -> list[FrameFacts]:
+def film(draw: "DrawFn") -> list[FrameFacts]:
     """Groups of any order, some of them open or damaged, from which a span is cut anywhere."""
+    from hypothesis import strategies as st
+
     frames: list[FrameFacts] = []
     for _ in range(draw(st.integers(1, 5))):
         begin, length = len(frames), draw(st.integers(1, 30))
@@ -147,36 +150,46 @@ def films(draw: st.DrawFn) -> list[FrameFacts]:
     return frames[first : draw(st.integers(first + 1, len(frames)))]
 
 
-@given(films())
-def test_a_limit_of_frames_before_the_first_run_refuses_a_clip_or_changes_nothing(
-    frames: list[FrameFacts],
-) -> None:
-    free, limited = plan(frames), plan(frames, MOST_BEFORE)
-    first = next((segment.first for segment in free.segments if segment.copied), None)
-    if first is not None and first <= MOST_BEFORE:
-        assert limited == free
-    else:
-        assert limited.segments == ()
-        assert limited.reason in (LATE, free.reason) or free.copied
+def test_a_limit_of_frames_before_the_first_run_refuses_a_clip_or_changes_nothing() -> None:
+    from hypothesis import given
+    from hypothesis import strategies as st
+
+    @given(st.composite(film)())
+    def limited_is_free(frames: list[FrameFacts]) -> None:
+        free, limited = plan(frames), plan(frames, MOST_BEFORE)
+        first = next((segment.first for segment in free.segments if segment.copied), None)
+        if first is not None and first <= MOST_BEFORE:
+            assert limited == free
+        else:
+            assert limited.segments == ()
+            assert limited.reason in (LATE, free.reason) or free.copied
+
+    limited_is_free()
 
 
-@given(films())
-def test_segments_hold_each_frame_once_and_copies_are_closed_in_both_orders(frames: list[FrameFacts]) -> None:
-    planned = plan(frames)
-    assert [segment.first for segment in planned.segments] == [
-        0,
-        *(one.last for one in planned.segments[:-1]),
-    ]
-    assert planned.segments[-1].last == len(frames)
-    assert bool(planned.copied) == (not planned.reason)
-    for segment in planned.segments:
-        run = frames[segment.first : segment.last]
-        assert run
-        if not segment.copied:
-            continue
-        assert len(run) >= LEAST_COPIED
-        assert run[0].entry
-        assert {one.generation for one in run} == {frames[0].generation}
-        assert all(one.whole and one.shown == 1 for one in run)
-        # No packet between those of the run shows anything else, so none refers to what is not in the clip.
-        assert sorted(one.position for one in run) == [at for packets in segment.runs for at in packets]
+def test_segments_hold_each_frame_once_and_copies_are_closed_in_both_orders() -> None:
+    from hypothesis import given
+    from hypothesis import strategies as st
+
+    @given(st.composite(film)())
+    def closed(frames: list[FrameFacts]) -> None:
+        planned = plan(frames)
+        assert [segment.first for segment in planned.segments] == [
+            0,
+            *(one.last for one in planned.segments[:-1]),
+        ]
+        assert planned.segments[-1].last == len(frames)
+        assert bool(planned.copied) == (not planned.reason)
+        for segment in planned.segments:
+            run = frames[segment.first : segment.last]
+            assert run
+            if not segment.copied:
+                continue
+            assert len(run) >= LEAST_COPIED
+            assert run[0].entry
+            assert {one.generation for one in run} == {frames[0].generation}
+            assert all(one.whole and one.shown == 1 for one in run)
+            # No packet between those of the run shows anything else, so none refers to what is not in the clip.
+            assert sorted(one.position for one in run) == [at for packets in segment.runs for at in packets]
+
+    closed()

@@ -5,8 +5,6 @@ from pathlib import Path
 
 import av
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from reelweave.curate.cut.smart.bits import ParameterError, with_emulation
 from reelweave.curate.cut.smart.hevc.coding import Hevc
@@ -87,23 +85,29 @@ def test_free_ids_are_those_that_no_set_uses(tmp_path: Path) -> None:
     assert Hevc().sets_of((*sets, *used)).fault == "all ids of parameter sets are used"
 
 
-@given(st.binary(min_size=1, max_size=60), st.integers(15, 30), st.booleans())
-def test_a_slice_keeps_all_its_bytes_behind_a_new_id(tail: bytes, picture: int, entry: bool) -> None:
-    begin = 0b10100000 | tail[0] & 31 if entry else 0b11000000 | tail[0] & 63
-    payload = bytes((begin,)) + tail + b"\x80"
-    header = bytes((19 << 1 if entry else 1 << 1, 1))
-    new = renamed_slice(header + with_emulation(payload), Ids(1, 1, picture))
-    assert not any(code in new for code in (b"\0\0\0", b"\0\0\1", b"\0\0\2"))
-    assert new[:2] == header
-    plain = without_emulation(new[2:])
-    assert plain[2:] == payload[1:]
-    text, old = f"{plain[0]:08b}{plain[1]:08b}", f"{begin:08b}"
-    at = 2 if entry else 1
-    assert (text[:at], text[at : at + 9], text[at + 9 :]) == (
-        old[:at],
-        f"0000{picture + 1:05b}",
-        old[at + 1 :],
-    )
+def test_a_slice_keeps_all_its_bytes_behind_a_new_id() -> None:
+    from hypothesis import given
+    from hypothesis import strategies as st
+
+    @given(st.binary(min_size=1, max_size=60), st.integers(15, 30), st.booleans())
+    def kept(tail: bytes, picture: int, entry: bool) -> None:
+        begin = 0b10100000 | tail[0] & 31 if entry else 0b11000000 | tail[0] & 63
+        payload = bytes((begin,)) + tail + b"\x80"
+        header = bytes((19 << 1 if entry else 1 << 1, 1))
+        new = renamed_slice(header + with_emulation(payload), Ids(1, 1, picture))
+        assert not any(code in new for code in (b"\0\0\0", b"\0\0\1", b"\0\0\2"))
+        assert new[:2] == header
+        plain = without_emulation(new[2:])
+        assert plain[2:] == payload[1:]
+        text, old = f"{plain[0]:08b}{plain[1]:08b}", f"{begin:08b}"
+        at = 2 if entry else 1
+        assert (text[:at], text[at : at + 9], text[at + 9 :]) == (
+            old[:at],
+            f"0000{picture + 1:05b}",
+            old[at + 1 :],
+        )
+
+    kept()
 
 
 def test_a_slice_of_another_picture_set_is_refused() -> None:
@@ -111,23 +115,35 @@ def test_a_slice_of_another_picture_set_is_refused() -> None:
         renamed_slice(bytes((1 << 1, 1, 0b10010000, 7)), IDS)
 
 
-@given(st.binary(max_size=60))
-def test_bytes_that_keep_start_codes_out_come_and_go(payload: bytes) -> None:
-    escaped = with_emulation(payload + b"\x80")
-    assert not any(code in escaped for code in (b"\0\0\0", b"\0\0\1", b"\0\0\2"))
-    assert without_emulation(escaped) == payload + b"\x80"
+def test_bytes_that_keep_start_codes_out_come_and_go() -> None:
+    from hypothesis import given
+    from hypothesis import strategies as st
+
+    @given(st.binary(max_size=60))
+    def unchanged(payload: bytes) -> None:
+        escaped = with_emulation(payload + b"\x80")
+        assert not any(code in escaped for code in (b"\0\0\0", b"\0\0\1", b"\0\0\2"))
+        assert without_emulation(escaped) == payload + b"\x80"
+
+    unchanged()
 
 
-@given(st.binary(max_size=60))
-def test_damaged_sets_and_information_are_refused_in_words(data: bytes) -> None:
-    for read in (video_set, sequence_set, picture_set_ids, payloads, without_uncarried):
+def test_damaged_sets_and_information_are_refused_in_words() -> None:
+    from hypothesis import given
+    from hypothesis import strategies as st
+
+    @given(st.binary(max_size=60))
+    def refused(data: bytes) -> None:
+        for read in (video_set, sequence_set, picture_set_ids, payloads, without_uncarried):
+            with suppress(ParameterError):
+                read(b"\x42\1" + data)
         with suppress(ParameterError):
-            read(b"\x42\1" + data)
-    with suppress(ParameterError):
-        header_units(data)
-    with suppress(ParameterError):
-        Hevc().header(b"\1" + data)
-    Hevc().look([b"\x42\1" + data, b"\x4e\1" + data, b"\x26\1" + data, data or b"\0"])
+            header_units(data)
+        with suppress(ParameterError):
+            Hevc().header(b"\1" + data)
+        Hevc().look([b"\x42\1" + data, b"\x4e\1" + data, b"\x26\1" + data, data or b"\0"])
+
+    refused()
 
 
 def test_more_messages_than_a_picture_has_are_refused_before_they_cost_time() -> None:
