@@ -141,6 +141,9 @@ def test_the_wheel_runs_from_a_bare_folder(installed: Path, tmp_path: Path) -> N
     shipped = installed / "reelweave" / "pipelines" / "configs" / "train.yaml"
     shipped.write_text(shipped.read_text().replace("seed: 0", "seed: 77"))
     assert "seed: 77" in run(installed, tmp_path, command, "config", "show", "train")
+    listed = run(installed, tmp_path, command, "curate", "--recipe", "list")
+    recipes = sorted(path.stem for path in (ROOT / "pipelines" / "configs" / "recipes").glob("*.yaml"))
+    assert [line.split()[0] for line in listed.splitlines()] == recipes
 
 
 @thorough

@@ -174,6 +174,7 @@ def prepared(folder: Path) -> None:
     written(folder / "train.yaml", TRAIN)
     (folder / "captions.txt").write_text("a red kite over the sea\na wave at dusk\n")
     written(folder / "my-buckets.yaml", {"buckets": BUCKETS})
+    shutil.copy(ROOT / "pipelines" / "configs" / "recipes" / "standard.yaml", folder / "mine.yaml")
     written(folder / "mix.yaml", {"splits": {"train": {"blend": [{"path": "ds"}, {"path": "many"}]}}})
     made(folder, "train", "--config", "train.yaml")
     shutil.copytree(folder / "runs" / "first", folder / "runs" / "second")

@@ -91,7 +91,11 @@ def run(options: argparse.Namespace) -> int:
     """Curate, write the report and print the accounting."""
     from reelweave.curate.run.curate import curate
     from reelweave.pipelines.commands.look.report import REPORT, write_report
-    from reelweave.pipelines.configuration.recipes.given import describe_recipe, resolve_curation
+    from reelweave.pipelines.configuration.recipes.given import (
+        describe_recipe,
+        recipe_facts,
+        resolve_curation,
+    )
     from reelweave.pipelines.report.buckets import kept_config
 
     config = resolve_curation(options.recipe, options.config, options.set)
@@ -141,6 +145,7 @@ def run(options: argparse.Namespace) -> int:
             {
                 **summary(dataset),
                 "already_there": outcome.already_there,
+                "recipe": recipe_facts(config),
                 "notes": notes,
                 "report": report if is_written else None,
             }

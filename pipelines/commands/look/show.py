@@ -82,6 +82,10 @@ def _print_clip(dataset: str, facts: dict[str, Any]) -> None:
             for score in scores
         ]
         out.print(table("scores", columns, cells))
+    if recipe := facts.get("recipe"):
+        filters = ", ".join(recipe["rejected_by"])
+        verdict = f"rejected by {filters}" if filters else "no score is beyond its filters"
+        out.print(f"recipe {recipe['name']}: {verdict}", markup=False, soft_wrap=True)
     for title, rows in (
         ("left out in favour of it", facts.get("duplicates")),
         ("also found", facts.get("also")),

@@ -142,6 +142,16 @@ def describe_recipe(config: CurateConfig) -> Iterator[str]:
             yield f"  cannot run: {state.entry.name} ({state.entry.published}): {state.entry.missing}"
 
 
+def recipe_facts(config: CurateConfig) -> dict[str, Any] | None:
+    """Return the recipe of a configuration and what becomes of its filters, as JSON values; None for none."""
+    recipe = recipe_of(config.recipe)
+    if recipe is None:
+        return None
+    states = filter_states(recipe, config.model_dump(mode="json"))
+    filters = [{"name": state.entry.name, "state": state.state, "keys": state.values} for state in states]
+    return {"name": recipe.name, "digest": config.recipe["digest"], "filters": filters}
+
+
 def _describe_running(state: FilterState) -> str:
     changed = [
         f"{key} is {_shown(state.values[key])} by you, {_shown(value)} in the recipe"

@@ -7,13 +7,14 @@ from reelweave.pipelines.configuration.recipes.model import PublishedFilter, Rec
 
 HEAD = """# Which recipe?
 
-    reelweave curate RAW --out DS --recipe standard
+    reelweave curate raw --out clips --recipe standard
     reelweave curate --recipe list
 
 A recipe is a file of filters with thresholds. It lies below your own `--config` and `--set`, and above the defaults:
 any of its keys can be set otherwise, and `--set filters.KEY=null` switches one off. `standard` is Reelweave's own and
 needs no model. The others are recipes that teams have published. They have the published filters, in the published
-order, each with its source; what could not be verified in a public document is left out.
+order, each with its source; what could not be verified in a public document is left out. So Movie Gen, HunyuanVideo,
+Wan and OpenVid-1M are not among them: their thresholds are not published, or could not be checked.
 
 Before any work, the command says which of the filters run. A filter whose model you do not give is left out, with the
 option that gives it. Where our score measures something else than the published one, thresholds are **not comparable**:
@@ -23,11 +24,11 @@ before it left, in clips and in seconds.
 
 The dataset records the recipe with its digest. The command at the top of `curate.yaml` repeats it without `--recipe`,
 since that file holds every key. Another recipe is another configuration: `--update` changes a finished dataset to it,
-and decodes nothing where only thresholds differ.
+and decodes nothing where only thresholds differ. `reelweave show` names the filters of the recipe that reject a clip.
 
 ## A recipe of your own
 
-    reelweave curate RAW --out DS --recipe ./mine.yaml
+    reelweave curate raw --out own-clips --recipe ./mine.yaml
 
 Copy a file of [pipelines/configs/recipes](../pipelines/configs/recipes/open-sora-plan-1.3.yaml). Each entry of
 `filters` has a `name`, the `published` threshold in words and a `source` of the list `sources`, and one of these:

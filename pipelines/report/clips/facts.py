@@ -10,6 +10,8 @@ from reelweave.loader.buckets.assignment import BucketConfig, assign
 from reelweave.loader.dataset import Dataset, Row
 from reelweave.loader.dataset.samples.copied_frames import CopiedFrames
 from reelweave.loader.dataset.tables.parquet import to_rows
+from reelweave.pipelines.configuration.recipes.given import filter_states
+from reelweave.pipelines.configuration.recipes.model import recipe_of
 from reelweave.pipelines.report.clips.lookup import rows_of_key
 from reelweave.pipelines.report.clips.media import locate_clip
 
@@ -42,6 +44,7 @@ def clip_facts(dataset: Dataset, row: Row, buckets: BucketConfig) -> dict[str, A
         facts |= _sample_facts(dataset, row_number, buckets)
     if key is not None:
         facts["scores"] = _scores(dataset, row)
+        facts["recipe"] = _recipe(dataset, facts["scores"])
         facts["pictures"] = _describe_pictures(facts)
         facts["duplicates"] = _duplicates(dataset, key)
         facts["also"] = [_span(other) for other in rows_of_key(dataset, key) if other != row]
@@ -110,6 +113,31 @@ def _scores(dataset: Dataset, row: Row) -> list[dict[str, Any]]:
             passes = finite is not None and (low is None or value >= low) and (high is None or value <= high)
         score_rows.append({"name": name, "value": finite, "min": low, "max": high, "passes": passes})
     return score_rows
+
+
+def _recipe(dataset: Dataset, scores: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """Return the recipe of the dataset and which of its filters reject the clip; None without a readable recipe."""
+    curate = dataset.manifest.config.get("curate")
+    try:
+        recipe = recipe_of(curate.get("recipe")) if isinstance(curate, dict) else None
+    except ValueError:  # the report says so
+        recipe = None
+    if recipe is None or not isinstance(curate, dict):
+        return None
+    rejected = {f"{bound}_{score['name']}" for score in scores for bound in _rejecting(score)}
+    names = [
+        state.entry.name
+        for state in filter_states(recipe, curate)
+        if any(key.removeprefix("filters.") in rejected for key in state.values if key.startswith("filters."))
+    ]
+    return {"name": recipe.name, "rejected_by": names}
+
+
+def _rejecting(score: dict[str, Any]) -> list[str]:
+    """Return which bounds of a score reject it: "min", "max"; none where it has no value."""
+    value, low, high = score["value"], score["min"], score["max"]
+    bounds = (("min", low is not None and value < low), ("max", high is not None and value > high))
+    return [bound for bound, rejects in bounds if rejects] if value is not None else []
 
 
 def transitions_between(

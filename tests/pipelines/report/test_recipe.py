@@ -64,7 +64,14 @@ def made(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     (out / "mine.yaml").write_text(OWN)
     done = reelweave("curate", raw, "--out", out / "ds", "--recipe", out / "mine.yaml", *SEQUENTIAL, "--json")
     assert done.returncode == 0, done.stderr
-    json.loads(done.stdout)
+    told = json.loads(done.stdout)["recipe"]
+    states = {one["name"]: one["state"] for one in told["filters"]}
+    assert (told["name"], states["sides"], states["taste"], states["captions"]) == (
+        "mine",
+        "runs",
+        "needs",
+        "missing",
+    )
     for words in (
         "runs: lengths (spans.min_clip_s=1)",
         "needs a model, left out: taste",
@@ -132,6 +139,17 @@ def test_page_terminal_and_json_show_published_beside_ours(made: Path) -> None:
     assert told["steps"][1]["yields"]["kept_share"] == pytest.approx(
         1 - told["steps"][1]["yields"]["removed"] / told["clips"]
     )
+
+
+def test_show_names_the_filters_that_reject_a_clip(made: Path) -> None:
+    rows = open_dataset(made).scores.to_pylist(maps_as_pydicts="strict")
+    small = next(row for row in rows if row["scores"]["short_side_px"] < 150)
+    kept = next(row for row in rows if row["state"] == "kept")
+    assert "recipe mine: rejected by sides" in reelweave("show", made, small["key"]).stdout
+    assert "recipe mine: no score is beyond its filters" in reelweave("show", made, kept["key"]).stdout
+    told = json.loads(reelweave("show", made, small["key"], "--json").stdout)["recipe"]
+    assert told["name"] == "mine"
+    assert "sides" in told["rejected_by"]
 
 
 def test_the_kept_command_repeats_it_and_another_recipe_is_another_configuration(
