@@ -12,7 +12,7 @@ from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
 from reelweave.curate.cut.copy import SourceFormat, form_fault, format_of, has_new_header, is_sound
-from reelweave.curate.cut.smart.bits import ParameterError, units_of
+from reelweave.curate.cut.smart.bits import units_of
 from reelweave.curate.cut.smart.coding import Coding, PacketFacts, SetsOf
 from reelweave.curate.cut.smart.h264.coding import H264
 from reelweave.curate.cut.smart.hevc.coding import Hevc
@@ -21,6 +21,7 @@ from reelweave.curate.cut.smart.plan import CHANGED, DAMAGED, MOST_BEFORE, Frame
 from reelweave.curate.frames.frame_times import FrameTimes
 from reelweave.curate.frames.picture import Geometry, shape_at
 from reelweave.curate.shots.spans import Span
+from reelweave.loader.dataset.samples.frames.bits import ParameterError
 
 _LOOKED_AT = 3  # packets by which an encoder is known
 _MOST_GENERATIONS = 1000

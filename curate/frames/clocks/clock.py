@@ -33,6 +33,9 @@ _LEAST_SQUEEZED, _MOST_SQUEEZED = 3, 0.8
 
 _INSTANT_S = 1e-6  # duration of a frame that has no time
 
+_DELAY_COST, _MOST_TANGLED = 4, 512
+"""Stamps that may be left out instead of one frame of delay, and the frames that are looked at together."""
+
 _REORDERED = 16  # maximum distance of decoding and display order in H.264 and HEVC, frames
 
 Ticks = NDArray[np.int64]
@@ -82,7 +85,7 @@ def repair_clock(
     for index in breaks:
         continuous[index:] += continuous[index - 1] + _lasts(gaps[: index - 1], usual) - continuous[index]
     # Stamps that fall out of the longest rising run are wrong; more than a few, and there is no clock.
-    rising_indices = np.array(_longest_rising(continuous.tolist()), np.int64)
+    rising_indices = _steady_rising(continuous, usual, squeezed)
     lost = ~np.isin(np.arange(len(stated)), rising_indices) & ~squeezed
     if len(pts) - len(stamped_frames) + lost.sum() > _MOST_LOST * (len(pts) - squeezed.sum()):
         return None
@@ -156,6 +159,65 @@ def _longest_rising(ticks: list[float]) -> list[int]:
         indices.append(index)
         index = previous[index]
     return indices[::-1]
+
+
+def _steady_rising(ticks: NDArray[np.float64], usual: float, squeezed: NDArray[np.bool_]) -> Ticks:
+    """Return the indices of a rising run that leaves out few stamps, and delays few frames behind it.
+
+    The longest run may end at a stamp that is too late, behind which there is no room for others: all further frames
+    would then be delayed. Where stamps are out of order, each left out costs one, and each frame of delay several.
+    """
+    rising = np.array(_longest_rising(ticks.tolist()), np.int64)
+    behind = np.minimum.accumulate(ticks[::-1])[::-1]
+    tangled = np.flatnonzero(np.maximum.accumulate(ticks)[:-1] >= behind[1:])
+    windows: list[list[int]] = []
+    for index in tangled.tolist():
+        first, last = max(0, index - _REORDERED), min(len(ticks), index + 2 + _REORDERED)
+        if windows and first <= windows[-1][1]:
+            windows[-1][1] = last
+        else:
+            windows.append([first, last])
+    for first, last in windows:
+        if last - first > _MOST_TANGLED or squeezed[first:last].any():
+            continue
+        near, ends = ticks[first:last], (first == 0, last == len(ticks))
+        longest = rising[(rising >= first) & (rising < last)] - first
+        cheapest = _cheapest_rising(near, usual, *ends)
+        if _cost(near, cheapest, usual) < _cost(near, longest, usual):
+            rising = np.concatenate([rising[rising < first], first + cheapest, rising[rising >= last]])
+    return rising
+
+
+def _cost(ticks: NDArray[np.float64], run: Ticks, usual: float) -> float:
+    """Return the cost of a rising run: stamps that are left out, and frames of delay where there is no room."""
+    count, room = np.diff(run), np.diff(ticks[run])
+    delay = np.where(count > 1, np.maximum(0.0, count - room / usual), 0.0)
+    return len(ticks) - len(run) + _DELAY_COST * float(delay.sum())
+
+
+def _cheapest_rising(ticks: NDArray[np.float64], usual: float, is_begin: bool, is_end: bool) -> Ticks:
+    """Return the indices of the rising run that costs least, from the first stamp to the last one.
+
+    Args:
+        ticks: Stamps in display order.
+        usual: Usual gap.
+        is_begin: True if the first stamps may be left out, too: none lies before them.
+        is_end: True if the last ones may.
+    """
+    costs, before = np.arange(len(ticks), dtype=np.float64), np.full(len(ticks), -1)
+    costs[1:] = costs[1:] if is_begin else np.inf
+    for index in range(1, len(ticks)):
+        count, room = index - np.arange(index), ticks[index] - ticks[:index]
+        delay = np.where(count > 1, np.maximum(0.0, count - room / usual), 0.0)
+        total = np.where(room > 0, costs[:index] + count - 1 + _DELAY_COST * delay, np.inf)
+        best = int(np.argmin(total))
+        if total[best] < costs[index]:
+            costs[index], before[index] = total[best], best
+    index = int(np.argmin(costs + np.arange(len(ticks))[::-1])) if is_end else len(ticks) - 1
+    run = [index]
+    while before[run[-1]] >= 0:
+        run.append(int(before[run[-1]]))
+    return np.array(run[::-1], np.int64)
 
 
 def _unevenness(ticks: NDArray[np.float64], usual: float) -> float:

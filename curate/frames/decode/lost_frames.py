@@ -166,7 +166,8 @@ class LostFrames:
         is_lost = self._failed and self._end_pts is not None and frame.pts > self._end_pts
         is_late = frame.pts in self._late
         self._late.discard(frame.pts)
-        self.is_understated = bool(self._late) and not is_late
+        # One that is still to come may be shown in its turn: a stamp before it was too late.
+        self.is_understated = not is_late and any(pts < frame.pts for pts in self._late)
         if self.is_understated:
             self._late.clear()
             is_lost = True

@@ -160,6 +160,30 @@ def test_single_wrong_stamps_are_put_where_they_belong(change) -> None:
     assert np.abs(made.times_s - np.arange(201) / 25).max() <= 0.5 / 25
 
 
+@pytest.mark.parametrize("off", [-10, -6, 6, 10])
+@pytest.mark.parametrize("wrong", [1, 2, 5])
+@pytest.mark.parametrize("begin", [0, 1, 20])
+def test_wrong_stamps_in_every_group_of_pictures_do_not_stretch_a_film(
+    off: int, wrong: int, begin: int
+) -> None:
+    """What follows keeps its time: a clock that steps back would stay back."""
+    stamps = [
+        4 * frame + (off if frame >= 48 and begin <= frame % 48 < begin + wrong else 0)
+        for frame in range(300)
+    ]
+    made = line(stamps, Fraction(1, 100), stated=Fraction(25))
+    assert (made.constant, made.rate, made.breaks) == (True, 25, ())
+    assert made.times_s == pytest.approx(np.arange(301) / 25, abs=0.011)
+
+
+@pytest.mark.parametrize("back", [2, 6, 10, 30])
+def test_a_clock_that_steps_back_for_good_delays_what_follows(back: int) -> None:
+    stamps = [4 * frame - (back if frame >= 150 else 0) for frame in range(300)]
+    made = line(stamps, Fraction(1, 100), stated=Fraction(25))
+    assert made.times_s[-1] >= 12 - back / 100 - 1e-3
+    assert np.diff(made.times_s).max() <= 0.06
+
+
 def test_times_far_from_a_wrong_stamp_keep_their_word_at_a_variable_rate() -> None:
     pts = np.cumsum(np.random.default_rng(1).integers(1500, 9000, 300))
     true_s = (pts - pts[0]) / 90_000

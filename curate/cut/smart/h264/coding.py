@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from reelweave.curate.cut.encode import X264
-from reelweave.curate.cut.smart.bits import ParameterError, units_of, with_lengths
+from reelweave.curate.cut.smart.bits import units_of, with_lengths
 from reelweave.curate.cut.smart.coding import Header, PacketFacts, SetsOf
 from reelweave.curate.cut.smart.h264.sets import (
     FILLER,
@@ -24,6 +24,7 @@ from reelweave.curate.cut.smart.h264.sets import (
     record,
     sequence_set,
 )
+from reelweave.loader.dataset.samples.frames.bits import ParameterError
 
 _UNSPECIFIED = range(24, 32)  # such as metadata of Dolby Vision
 _LEFT_OUT = frozenset({SPS, PPS, FILLER, *_UNSPECIFIED})

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from reelweave.curate.cut.smart.bits import Bits, ParameterError, units_of
+from reelweave.curate.cut.smart.bits import units_of
+from reelweave.loader.dataset.samples.frames.bits import Bits, ParameterError
 from reelweave.loader.dataset.samples.frames.nal_units import prefix_bytes, without_emulation
 
 IDR, SEI, SPS, PPS, FILLER = 5, 6, 7, 8, 12

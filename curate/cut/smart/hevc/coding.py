@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from reelweave.curate.cut.encode import X265
-from reelweave.curate.cut.smart.bits import ParameterError, units_of, with_emulation, with_lengths
+from reelweave.curate.cut.smart.bits import units_of, with_emulation, with_lengths
 from reelweave.curate.cut.smart.coding import Header, PacketFacts, SetsOf
 from reelweave.curate.cut.smart.hevc.ids import Ids, free_ids, renamed_set, renamed_slice
 from reelweave.curate.cut.smart.hevc.record import fit_record, header_units, record
@@ -38,6 +38,7 @@ from reelweave.curate.cut.smart.hevc.units import (
     payloads,
     without_uncarried,
 )
+from reelweave.loader.dataset.samples.frames.bits import ParameterError
 from reelweave.loader.dataset.samples.frames.nal_units import without_emulation
 
 _SETS = (VPS, SPS, PPS)

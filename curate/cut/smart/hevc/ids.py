@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from reelweave.curate.cut.smart.bits import Bits, ParameterError, exp_golomb, with_emulation
+from reelweave.curate.cut.smart.bits import exp_golomb, with_emulation
 from reelweave.curate.cut.smart.hevc.sets import (
     MOST_SEQUENCE_IDS,
     MOST_VIDEO_IDS,
@@ -18,6 +18,7 @@ from reelweave.curate.cut.smart.hevc.sets import (
     video_set,
 )
 from reelweave.curate.cut.smart.hevc.units import HEADER_BYTES, IRAP, PPS, SPS, VPS, kind_of
+from reelweave.loader.dataset.samples.frames.bits import Bits, ParameterError
 from reelweave.loader.dataset.samples.frames.nal_units import without_emulation
 
 _PICTURE_IDS = range(15, 31)  # of nine bits

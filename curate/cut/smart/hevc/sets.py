@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from reelweave.curate.cut.smart.bits import Bits, ParameterError
 from reelweave.curate.cut.smart.hevc.units import HEADER_BYTES
+from reelweave.loader.dataset.samples.frames.bits import Bits, ParameterError
 from reelweave.loader.dataset.samples.frames.nal_units import without_emulation
 
 MOST_VIDEO_IDS = MOST_SEQUENCE_IDS = 16

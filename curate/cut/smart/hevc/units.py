@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from reelweave.curate.cut.smart.bits import ParameterError, with_emulation
+from reelweave.curate.cut.smart.bits import with_emulation
+from reelweave.loader.dataset.samples.frames.bits import ParameterError
 from reelweave.loader.dataset.samples.frames.nal_units import without_emulation
 
 RADL, RASL = (6, 7), (8, 9)

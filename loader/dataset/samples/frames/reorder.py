@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, cast
 
+from reelweave.loader.dataset.samples.frames.picture_order import shown_positions
+
 if TYPE_CHECKING:
     from av.container import InputContainer
     from av.packet import Packet
@@ -125,6 +127,10 @@ def delay_decoder(stream: "VideoStream", packets: "Iterable[Packet[Any]]") -> No
         depth = _depth(_decoded_positions(codec, coded), _AHEAD)
     else:
         return
+    # A stamp that is too late looks like a frame that is moved far; slices of HEVC tell the order itself.
+    if depth > codec.reorder_depth and codec.codec.canonical_name == "hevc":
+        shown = shown_positions(bytes(codec.extradata or b""), map(bytes, coded))
+        depth = depth if shown is None else min(depth, _depth(shown, _AHEAD))
     if depth > codec.reorder_depth:
         codec.options = {**codec.options, _DELAY: str(min(depth, _MAX_DEPTH))}
 

@@ -2,15 +2,17 @@
 
 from pathlib import Path
 
+import av
 import numpy as np
 import pytest
 
 from reelweave.curate.foreign.probe import probe
+from reelweave.loader.dataset.samples.frames.picture_order import shown_positions
 from reelweave.loader.dataset.samples.frames.shown_frames import count_shown, decoded_frames, read_times
 from tests.cutting import curated
-from tests.media import read_number, read_numbers
+from tests.media import read_number, read_numbers, write_video
 from tests.player import ffmpeg
-from tests.reordering import FRAMES, understate, understated_film
+from tests.reordering import FRAMES, OPTIONS, understate, understated_film
 from tests.thorough import but
 
 ALL = list(range(FRAMES))
@@ -96,3 +98,63 @@ def test_damage_behind_frames_that_came_too_late_has_a_reason_of_its_own(tmp_pat
     reasons = [record.reason for record, _ in clips if record.state == "failed"]
     assert any("understates how far frames are moved" in reason for reason in reasons), reasons
     assert any("damaged packet" in reason for reason in reasons), reasons
+
+
+def delay_keys(source: Path, path: Path, packets: int, late_s: float) -> Path:
+    """The film with later stamps for each key frame but the first, and for the packets behind it."""
+    with av.open(str(source)) as film, av.open(str(path), "w") as target:
+        stream = target.add_stream_from_template(film.streams.video[0])
+        since_key, is_first = 0, True
+        for packet in film.demux(video=0):
+            if not packet.size:
+                continue
+            since_key = 0 if packet.is_keyframe else since_key + 1
+            is_first &= since_key > 0 or packet.pts == 0
+            if not is_first and since_key < packets:
+                packet.pts += round(late_s / packet.time_base)
+            packet.stream = stream
+            target.mux(packet)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "codec", "packets"),
+    but(
+        (("a.mkv", "libx265", 1), ("a.ts", "libx264", 1)),
+        [
+            ("a.mkv", "libx265", 1),
+            ("a.ts", "libx264", 1),
+            ("a.mp4", "libx265", 1),
+            ("a.mp4", "libx264", 1),
+            ("a.mkv", "libx265", 2),
+            ("a.mkv", "libx264", 5),
+        ],
+    ),
+)
+def test_key_frames_with_late_stamps_lose_and_move_no_picture(
+    name: str, codec: str, packets: int, tmp_path: Path
+) -> None:
+    """Their headers are right: what comes late is a stamp."""
+    source = write_video(
+        tmp_path / "right.mkv", (FRAMES,), codec=codec, options={**OPTIONS[codec], "g": "25"}
+    )
+    path = delay_keys(source, tmp_path / name, packets, 0.1)
+    ((record, clip),) = curated(path, tmp_path / "out", stitch={"enabled": False})
+    assert (record.state, record.reason, record.frames) == ("kept", "", FRAMES)
+    assert read_numbers(clip) == ALL
+
+
+def test_the_order_of_hevc_is_read_off_its_slices(tmp_path: Path) -> None:
+    path = write_video(tmp_path / "a.mkv", (FRAMES,), codec="libx265", options=OPTIONS["libx265"])
+    with av.open(str(path)) as container:
+        stream = container.streams.video[0]
+        packets = [packet for packet in container.demux(stream) if packet.size]
+        header = bytes(stream.codec_context.extradata or b"")
+    stamps = sorted(packet.pts for packet in packets)
+    places = [stamps.index(packet.pts) for packet in packets]
+    assert places != sorted(places)
+    assert shown_positions(header, map(bytes, packets)) == places
+    assert shown_positions(b"", map(bytes, packets)) is None
+    assert shown_positions(header, [b"\0\0\1"]) is not None
+    for end in range(len(header)):
+        shown_positions(header[:end], map(bytes, packets[:3]))

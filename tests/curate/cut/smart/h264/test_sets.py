@@ -6,7 +6,7 @@ from pathlib import Path
 import av
 import pytest
 
-from reelweave.curate.cut.smart.bits import MOST_UNITS, ParameterError, units_of
+from reelweave.curate.cut.smart.bits import MOST_UNITS, units_of
 from reelweave.curate.cut.smart.h264.coding import H264
 from reelweave.curate.cut.smart.h264.sets import (
     PPS,
@@ -19,6 +19,7 @@ from reelweave.curate.cut.smart.h264.sets import (
     record,
     sequence_set,
 )
+from reelweave.loader.dataset.samples.frames.bits import ParameterError
 from tests.media import write_video
 
 

@@ -6,12 +6,13 @@ from pathlib import Path
 import av
 import pytest
 
-from reelweave.curate.cut.smart.bits import ParameterError, with_emulation
+from reelweave.curate.cut.smart.bits import with_emulation
 from reelweave.curate.cut.smart.hevc.coding import Hevc
 from reelweave.curate.cut.smart.hevc.ids import Ids, free_ids, renamed_set, renamed_slice
 from reelweave.curate.cut.smart.hevc.record import header_units, record
 from reelweave.curate.cut.smart.hevc.sets import picture_set_ids, sequence_set, video_set
 from reelweave.curate.cut.smart.hevc.units import PPS, SEI, SPS, VPS, kind_of, payloads, without_uncarried
+from reelweave.loader.dataset.samples.frames.bits import ParameterError
 from reelweave.loader.dataset.samples.frames.nal_units import without_emulation
 from tests.curate.cut.smart.hevc.test_smart_hevc import X265
 from tests.media import write_video
