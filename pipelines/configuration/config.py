@@ -2,9 +2,9 @@
 
 import difflib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import UnionType
+from types import MappingProxyType, UnionType
 from typing import Any, NamedTuple, TypeVar, Union, cast, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
@@ -45,6 +45,7 @@ class Given(NamedTuple):
         document: content of the file, whose lines are known.
         set_keys: keys of the options.
         option: name of the option.
+        below: origin of values from below the file, by dotted key.
     """
 
     values: dict[str, Any]
@@ -52,6 +53,7 @@ class Given(NamedTuple):
     document: Document
     set_keys: tuple[str, ...]
     option: str
+    below: Mapping[str, str] = MappingProxyType({})
 
     def validate(self, model: type[Config]) -> Config:
         """Return the configuration: the model's defaults with these values.
@@ -79,16 +81,14 @@ class Given(NamedTuple):
 
     def origin(self, key: Sequence[int | str]) -> str:
         """Return where a value was given: the option, file and line, or `DEFAULT`."""
-        value: Any = self.values
-        for part in key:
-            if (value := _inner(value, part)) is _NOTHING:
-                return DEFAULT
-        return self._place(key)
+        return DEFAULT if _value_at(self.values, key) is _NOTHING else self._place(key)
 
     def _place(self, key: Sequence[int | str]) -> str:
         named = ".".join(map(str, key))
         if any(f"{named}.".startswith(f"{set_key}.") for set_key in self.set_keys):
             return self.option
+        if named in self.below and _value_at(self.document.values, key) is _NOTHING:
+            return self.below[named]
         line = self.document.line(key)
         if not line and any(
             set_key.startswith(f"{named}.") for set_key in self.set_keys
@@ -296,6 +296,14 @@ def _inner(value: Any, part: int | str) -> Any:
     if isinstance(value, list) and isinstance(part, int) and part < len(value):
         return value[part]
     return _NOTHING
+
+
+def _value_at(value: Any, key: Sequence[int | str]) -> Any:
+    """Return the value at a path; `_NOTHING` if there is none."""
+    for part in key:
+        if (value := _inner(value, part)) is _NOTHING:
+            break
+    return value
 
 
 def _models(annotation: Any) -> list[type[BaseModel]]:

@@ -43,6 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     for action in (show, explain, stages):
         add_config(action, "YAML configuration")
+    show.add_argument("--recipe", metavar="NAME|FILE", help="of curate: recipe below --config and --set")
     for action in (init, show, schema, explain, stages):
         action.set_defaults(parser=action)
         add_global(action.add_argument_group("options of every command"))
@@ -79,8 +80,16 @@ def _init(options: argparse.Namespace) -> None:
 
 
 def _show(options: argparse.Namespace) -> None:
+    from reelweave.pipelines.configuration.recipes.given import read_curation
+
     kind = KINDS[options.kind]
-    values = kind.read_given(options.config, options.set)
+    if options.recipe is not None and options.kind != "curate":
+        raise UsageError(f"--recipe is of a curation, not of {options.kind}")
+    values = (
+        read_curation(options.recipe, options.config, options.set)
+        if options.kind == "curate"
+        else kind.read_given(options.config, options.set)
+    )
     config = values.validate(kind.model())
     if options.json:
         origins = {

@@ -7,8 +7,8 @@ from pydantic import ValidationError
 
 from reelweave.curate.config import CurateConfig
 from reelweave.loader.errors import UsageError
-from reelweave.pipelines.configuration.config import File, read_given
-from reelweave.pipelines.configuration.recipes.files import merge, put, read_recipe
+from reelweave.pipelines.configuration.config import File, Given, read_given
+from reelweave.pipelines.configuration.recipes.files import leaf_paths, merge, put, read_recipe
 from reelweave.pipelines.configuration.recipes.model import PublishedFilter, Recipe, recipe_of
 
 State = Literal["runs", "changed", "off", "needs", "missing"]
@@ -37,7 +37,19 @@ class FilterState(NamedTuple):
 
 
 def resolve_curation(recipe: str | None, file: File, overrides: Sequence[str]) -> CurateConfig:
-    """Return the validated configuration of a curation, which names the recipe it was made with.
+    """Return the validated configuration of a curation, which names the recipe it was made with; see `read_curation`.
+
+    Raises:
+        UsageError: A key is unknown or has a wrong value, there is no such recipe, or the file was made with another.
+    """
+    of_user = read_curation(recipe, file, overrides)
+    config = of_user.validate(CurateConfig)
+    kept_recipe(config, of_user.name)
+    return config
+
+
+def read_curation(recipe: str | None, file: File, overrides: Sequence[str]) -> Given:
+    """Read a recipe, if any, a file and options above it, before defaults.
 
     Args:
         recipe: Name of a recipe, or path of a file with one; None for none.
@@ -45,16 +57,14 @@ def resolve_curation(recipe: str | None, file: File, overrides: Sequence[str]) -
         overrides: "a.b=value" each, the value in YAML.
 
     Raises:
-        UsageError: A key is unknown or has a wrong value, there is no such recipe, or the file was made with another.
+        UsageError: There is no such recipe, the file was made with another, or one of them cannot be read.
     """
     of_user = read_given(file, overrides)
     if recipe is None:
-        config = of_user.validate(CurateConfig)
-        kept_recipe(config, of_user.name)
-        return config
+        return of_user
     chosen = read_recipe(recipe)
     record = chosen.record()
-    named = of_user.values.pop("recipe", None) or record
+    named = of_user.values.get("recipe") or record
     if named != record:
         name = named.get("name") if isinstance(named, dict) else named
         raise UsageError(
@@ -68,9 +78,10 @@ def resolve_curation(recipe: str | None, file: File, overrides: Sequence[str]) -
         if all(_is_set(of_user.values, key) for key in (entry.needs.keys if entry.needs else ())):
             for key, value in entry.keys.items():
                 put(settings, key, value)
+    below = dict.fromkeys([*leaf_paths(settings), "recipe"], f"recipe {chosen.name}")
     merge(settings, of_user.values)
     settings["recipe"] = record
-    return of_user._replace(values=settings).validate(CurateConfig)
+    return of_user._replace(values=settings, below=below)
 
 
 def kept_recipe(config: CurateConfig, where: str) -> Recipe | None:

@@ -29,7 +29,10 @@ def compared_numbers(datasets: Sequence[Dataset]) -> dict[str, Any]:
     )
     configurations = [
         Configuration(
-            "manifest.json", "", "", flat({**dataset.manifest.config, "versions": dataset.manifest.versions})
+            "manifest.json",
+            "",
+            "",
+            flat({**_without_words(dataset.manifest.config), "versions": dataset.manifest.versions}),
         )
         for dataset in datasets
     ]
@@ -45,6 +48,16 @@ def compared_numbers(datasets: Sequence[Dataset]) -> dict[str, Any]:
         ],
         "keys": _keys([dataset.column("key") for dataset in datasets]),
     }
+
+
+def _without_words(config: dict[str, Any]) -> dict[str, Any]:
+    """Return a manifest's configuration with the recipe's name and digest alone: its keys stand among the others."""
+    curate = config.get("curate")
+    recipe = curate.get("recipe") if isinstance(curate, dict) else None
+    if not isinstance(curate, dict) or not isinstance(recipe, dict):
+        return config
+    named = {name: recipe.get(name) for name in ("name", "digest")}
+    return {**config, "curate": {**curate, "recipe": named}}
 
 
 def _stages(totals: Sequence[Sequence[StageTotal]]) -> list[dict[str, Any]]:

@@ -215,6 +215,35 @@ def test_all_settings_of_a_recipe_are_a_configuration() -> None:
         CurateConfig.model_validate(all_settings(read_recipe(name)))
 
 
+def test_config_show_says_which_values_are_of_the_recipe(tmp_path: Path) -> None:
+    own = tmp_path / "own.yaml"
+    own.write_text("filters: {min_sharpness: 0.2}\n")
+    words = (
+        "config",
+        "show",
+        "curate",
+        "--recipe",
+        "standard",
+        "--config",
+        own,
+        "--set",
+        "filters.max_flicker=4",
+    )
+    lines = {line.strip().partition(":")[0]: line for line in reelweave(*words).stdout.splitlines()}
+    assert lines["max_slideshow"].endswith("0.5  # recipe standard")
+    assert lines["min_sharpness"].endswith(f"0.2  # {own}, line 1")
+    assert lines["max_flicker"].endswith("4.0  # --set")
+    assert lines["min_fps"].endswith("null  # default")
+    refused = reelweave("config", "show", "train", "--recipe", "standard")
+    assert refused.returncode == 2
+    assert "--recipe is of a curation" in refused.stderr
+
+
+def test_a_value_of_the_recipe_that_a_users_forbids_is_named_with_the_recipe() -> None:
+    with pytest.raises(UsageError, match=r"spans"):
+        resolve_curation("panda-70m", None, ["spans.max_clip_s=2"])
+
+
 def test_the_list_has_a_line_for_each_recipe() -> None:
     done = reelweave("curate", "--recipe", "list")
     assert done.returncode == 0

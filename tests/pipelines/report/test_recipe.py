@@ -11,6 +11,7 @@ from reelweave.loader.dataset import open_dataset
 from reelweave.loader.storage import StorageConfig
 from reelweave.pipelines.configuration.recipes.files import read_recipe, recipe_names
 from reelweave.pipelines.report.buckets import default_config
+from reelweave.pipelines.report.numbers.compared import compared_numbers
 from reelweave.pipelines.report.numbers.dataset import dataset_numbers
 from reelweave.pipelines.report.numbers.recipe import RecipeFigures
 from reelweave.pipelines.report.sections.recipe import recipe_section
@@ -190,6 +191,19 @@ def test_the_kept_command_repeats_it_and_another_recipe_is_another_configuration
     assert done.returncode == 0, done.stderr
     assert dataset_numbers(open_dataset(dataset), default_config(StorageConfig())).recipe is None
     assert "recipe-section" not in (dataset / "report/index.html").read_text()
+
+
+def test_datasets_side_by_side_name_their_recipes_and_no_more_of_them(made: Path, tmp_path: Path) -> None:
+    other = tmp_path / "ds"
+    shutil.copytree(made, other)
+    manifest = open_dataset(other).manifest
+    manifest.config["curate"]["recipe"] = read_recipe("standard").record()
+    (other / "manifest.json").write_bytes(manifest.to_bytes())
+    told = compared_numbers([open_dataset(made), open_dataset(other)])["differences"]
+    assert [row["key"] for row in told if "recipe" in row["key"]] == [
+        "curate.recipe.name",
+        "curate.recipe.digest",
+    ]
 
 
 def test_a_recipe_changed_in_the_manifest_is_said_and_not_shown(made: Path, tmp_path: Path) -> None:
