@@ -28,7 +28,7 @@ def recipe_section(figures: RecipeFigures | None) -> dict[str, Any] | None:
         return None
     if figures.problem:
         return {"title": "Recipe", "note": f"No yields: {figures.problem}.", "columns": (), "rows": []}
-    applied = sum(step.state in ("runs", "changed") for step in figures.steps)
+    applied = _applied(figures)
     return {
         "title": f"Recipe {figures.name}: what each filter takes",
         "note": f"{figures.summary}. {applied} of {len(figures.steps)} published filters are applied. Each counts what"
@@ -71,14 +71,20 @@ def _counts(yields: Yield | None) -> tuple[str | int, ...]:
 
 
 def _end(figures: RecipeFigures) -> str:
+    """Return what all filters together keep, by how many of the published ones, beside the published yield."""
     left_out = figures.passed - figures.kept_clips
     share = _percent(figures.kept_clips / figures.clips) if figures.clips else "none"
     others = f" {left_out:,} are not, for other thresholds, duplicates or failures." if left_out else ""
     published = figures.published_yield or "not published"
     return (
-        f"{figures.passed:,} of {figures.clips:,} clips pass all of it; {figures.kept_clips:,} of them are kept"
-        f" ({share}).{others} Published yield of the whole: {published}."
+        f"{figures.passed:,} of {figures.clips:,} clips pass the {_applied(figures)} filters of {len(figures.steps)}"
+        f" that are applied; {figures.kept_clips:,} of them are kept ({share}).{others}"
+        f" Published yield of all {len(figures.steps)}: {published}."
     )
+
+
+def _applied(figures: RecipeFigures) -> int:
+    return sum(step.state in ("runs", "changed") for step in figures.steps)
 
 
 def _percent(share: float | None) -> str:

@@ -133,7 +133,8 @@ def test_page_terminal_and_json_show_published_beside_ours(made: Path) -> None:
         assert words in page
     done = reelweave("report", made)
     assert "Recipe mine" in done.stdout
-    assert "Published yield of the whole: half of all." in done.stdout
+    assert "pass the 4 filters of 6 that are applied" in done.stdout
+    assert "Published yield of all 6: half of all." in done.stdout
     told = json.loads(reelweave("report", made, "--json").stdout)["recipe"]
     assert (told["name"], told["published_kept_share"], len(told["steps"])) == ("mine", 0.5, 6)
     assert told["steps"][0]["published_kept_share"] == 0.9
