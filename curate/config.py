@@ -137,7 +137,7 @@ class SourceStageConfig(BaseModel, frozen=True, extra="forbid"):
             the ledger notices.
     """
 
-    REVISION: ClassVar = 83
+    REVISION: ClassVar = 84
 
     probe: ProbeConfig = ProbeConfig()
     shots: ShotConfig = ShotConfig()
