@@ -172,8 +172,8 @@ def curate(films: Sequence[Path], dataset: Path, options: Sequence[str]) -> None
     ]
     command += ["--set", "run.runner=sequential"]
     if not (dataset / "manifest.json").exists():
-        subprocess.run(command, check=True)
-    subprocess.run([*command, "--update", *options], check=True)
+        subprocess.run(command, check=True, stdout=sys.stderr)
+    subprocess.run([*command, "--update", *options], check=True, stdout=sys.stderr)
 
 
 def table(clips: Sequence[LabelledClip], fates: Mapping[str, str]) -> Iterator[str]:
