@@ -64,7 +64,7 @@ def dataset(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_full_disk_behind_the_output_is_said() -> None:
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
-            [sys.executable, "-m", "reelweave.pipelines.cli", "config", "schema", "train"],
+            [sys.executable, "-m", "reelweave.pipelines.cli", "config", "schema", "curate"],
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,

@@ -10,7 +10,7 @@ from reelweave.loader.dataset import open_dataset
 from tests.curate.run.test_run import SMALL_WORDS
 from tests.media import write_video
 from tests.recipes.recipe import Code
-from tests.thorough import beyond, nightly, thorough
+from tests.thorough import but, thorough
 
 CLI = "reelweave.pipelines.cli"
 
@@ -92,6 +92,7 @@ def run_kernel_test(code: Code, marked: str) -> subprocess.CompletedProcess[str]
     return code.run("pytest", "-q", "-n0", "-p", "no:cacheprovider", "-m", marked, test)
 
 
+@thorough
 def test_a_kernel(code: Code) -> None:
     code.add_tests()
     code.perform(*KERNEL)
@@ -114,8 +115,8 @@ def test_a_kernel_compiles_and_agrees_with_float64(code: Code) -> None:
 
 @pytest.mark.parametrize(
     ("step", "lack"),
-    beyond(
-        0,
+    but(
+        (),
         [
             (4, "test_the_host_has_both_passes"),
             (1, "No module named 'reelweave.train.kernels.scaled_add'"),
@@ -123,6 +124,7 @@ def test_a_kernel_compiles_and_agrees_with_float64(code: Code) -> None:
             (3, "No module named 'reelweave.train.kernels.cuda.host_scaled_add'"),
             (5, "file or directory not found"),
         ],
+        [(4, "test_the_host_has_both_passes")],
     ),
 )
 def test_a_kernel_needs_each_of_its_steps(code: Code, step: int, lack: str) -> None:
@@ -143,6 +145,7 @@ def run_model_test(code: Code) -> subprocess.CompletedProcess[str]:
     )
 
 
+@thorough
 def test_a_published_model(code: Code) -> None:
     code.add_tests()
     code.perform(*MODEL)
@@ -152,15 +155,18 @@ def test_a_published_model(code: Code) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@thorough
 @pytest.mark.parametrize(
     ("step", "lack"),
-    [
-        (2, "is a SkyReelsV2Transformer3DModel; supported are"),
-        (1, "No module named 'reelweave.train.models.published.families.skyreels'"),
-        (3, "file or directory not found"),
-        pytest.param(4, "docs/finetune.md has no row of SkyReelsV2Transformer3DModel", marks=nightly),
-    ],
+    but(
+        (),
+        [
+            (2, "is a SkyReelsV2Transformer3DModel; supported are"),
+            (1, "No module named 'reelweave.train.models.published.families.skyreels'"),
+            (3, "file or directory not found"),
+            (4, "docs/finetune.md has no row of SkyReelsV2Transformer3DModel"),
+        ],
+        [(1, "No module named 'reelweave.train.models.published.families.skyreels'")],
+    ),
 )
 def test_a_published_model_needs_each_of_its_steps(code: Code, step: int, lack: str) -> None:
     code.add_tests()

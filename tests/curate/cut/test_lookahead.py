@@ -132,6 +132,14 @@ SOURCES: dict[str, tuple[str, tuple[int, ...], dict[str, Any], bool]] = {
     but(
         ("B-frames and sound", "shorter than what it looks ahead", "smart cuts of groups of 20", _OPEN),
         SOURCES,
+        (
+            "long shots, of which the last parts give way",
+            "variable rate",
+            "AVI, which stores no times",
+            "AVI with a gap",
+            "smart cuts of a transport stream",
+            "smart cuts of 8-bit HEVC in open groups",
+        ),
     ),
 )
 def test_one_pass_gives_the_bytes_of_two(kind: str, tmp_path: Path) -> None:

@@ -49,6 +49,7 @@ def contaminated(
 
 
 @cache
+@cache
 def footage(name: str) -> np.ndarray:
     """Two pictures a second of a file of the corpus, uint8 [n, h, w, 3], long side 256."""
     scaler, pictures = VideoReformatter(), []
@@ -116,7 +117,9 @@ def filmed(name: str, begin_s: float, seconds: float) -> np.ndarray:
         frame_s = 1 / float(stream.average_rate or 25)
         for number, frame in enumerate(Decoder(container, stream).frames()):
             since_s = number * frame_s - begin_s
-            if 0 <= since_s < seconds:
+            if since_s >= seconds:
+                break
+            if since_s >= 0:
                 small = scaler.reformat(frame, 256, 144, "yuv420p", interpolation="AREA")
                 collector.push(since_s, frame_s, frame, small)
     return collector.take().fingerprint

@@ -1,7 +1,6 @@
 """A child process carries the risk: what kills or hangs it costs its own row and nothing else."""
 
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -12,38 +11,9 @@ import pytest
 
 from reelweave.curate.frames.child_process import Isolated, Quarantined
 from reelweave.loader.errors import RunError
+from tests.curate.frames.isolated import StartsAfter, work
 from tests.foreign_tars import by_tarfile, video
 from tests.thorough import beyond, thorough
-
-
-def work(row: dict) -> Iterator[dict]:
-    yield {"pid": os.getpid(), "name": row["name"]}
-    if row["name"] == "poison":
-        os.kill(os.getpid(), signal.SIGSEGV)
-    if row["name"] == "hang":
-        time.sleep(60)
-    if row["name"] == "storage":
-        raise RunError("s3://bucket/key cannot be read: access denied")
-    if row["name"] == "once" and not Path(row["marker"]).exists():
-        Path(row["marker"]).touch()
-        os._exit(9)
-    yield {"pid": os.getpid(), "name": row["name"] + " done"}
-
-
-class StartsAfter:
-    """Work whose children die while they start, as long as lives are left; each costs one."""
-
-    def __init__(self, lives: Path) -> None:
-        self.lives = lives
-
-    def __call__(self, row: dict) -> Iterator[dict]:
-        return work(row)
-
-    def __setstate__(self, state: dict) -> None:
-        self.__dict__ = state
-        for life in self.lives.iterdir():
-            life.unlink()
-            os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.fixture
@@ -151,7 +121,7 @@ def run_beside_modules(tmp_path: Path, runner: str, joined: dict[str, str]) -> N
 
 def test_a_child_does_not_outlive_its_parent() -> None:
     code = """
-from tests.curate.frames.test_isolate import work
+from tests.curate.frames.isolated import work
 from reelweave.curate.frames.child_process import Isolated
 import time
 print(Isolated(work)({"name": "a"})[0]["pid"], flush=True)

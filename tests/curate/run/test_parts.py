@@ -166,7 +166,7 @@ def test_in_parts_it_has_the_same_bytes(films: Making, write: Writing, tmp_path:
     assert not list((out / ".ledger").rglob("parts/*"))
 
 
-@pytest.mark.parametrize("write", but([], [usual, uncut, other, deep], [usual, uncut, deep]))
+@pytest.mark.parametrize("write", but([], [usual, uncut, other, deep], [usual, uncut]))
 def test_smart_cuts_in_parts_have_the_same_bytes(films: Making, write: Writing, tmp_path: Path) -> None:
     how = ("smart", 10) if write is deep else ("smart",)
     some, out = films(write, *how), tmp_path / "dataset"

@@ -195,7 +195,7 @@ BLENDS = {
     but(
         [("few", 0)],
         product(BLENDS, range(4)),
-        [("repetitions", 2), ("fractions", 1), ("weights", 3), ("few", 2), ("twice", 2)],
+        [("fractions", 1), ("weights", 3)],
     ),
 )
 def test_random_changes_and_resumes_draw_every_sample_evenly(

@@ -20,7 +20,7 @@ NAMES = (
 )
 
 ALWAYS = ("mmdit-pack", "stored")
-OFTEN = ("dit", "st-dit", "first-frames", "edm")
+OFTEN = ("dit", "first-frames")
 
 
 @pytest.fixture(scope="module")

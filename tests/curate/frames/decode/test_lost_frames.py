@@ -80,6 +80,7 @@ def rows_of(film: Path) -> list[tuple[str, str, float | None, float | None, str]
             ("a.mov", "mjpeg"),
             ("a.avi", "mjpeg"),
         ],
+        (("a.mkv", "libx264"), ("a.mp4", "libx265"), ("a.webm", "libvpx-vp9")),
     ),
 )
 def test_a_film_whose_first_key_frame_is_lost_begins_with_a_failed_stretch(
@@ -140,6 +141,7 @@ def without_first(path: Path, codec: str, packets: int) -> Path:
             ("a.mkv", "libx265"),
             ("a.mkv", "libvpx-vp9"),
         ],
+        (("a.avi", "mpeg4"), ("a.mkv", "libx265")),
     ),
 )
 def test_a_film_that_begins_between_key_frames_begins_with_a_failed_stretch(
@@ -211,6 +213,12 @@ def joined_late(path: Path, codec: str, options: dict[str, str] | None = None) -
             ("a.h264", "libx264", None),
             ("a.m2v", "mpeg2video", None),
         ],
+        (
+            ("a.ts", "libx264", OPEN),
+            ("a.ts", "mpeg2video", None),
+            ("a.avi", "libx264", None),
+            ("a.h264", "libx264", None),
+        ),
     ),
 )
 def test_a_recording_that_was_joined_late_begins_with_a_failed_stretch(
@@ -285,6 +293,13 @@ def lead_of(path: Path) -> float:
                 ("mpeg2video", MPEG2_OPEN, "it begins with an open group of pictures"),
             )
         ],
+        (
+            ("a.h264", "libx264", REFRESH_B, "it begins within an intra refresh"),
+            ("a.hevc", "libx265", OPEN_HEVC, "it begins with an open group of pictures"),
+            ("a.ts", "libx264", OPEN, "it begins with an open group of pictures"),
+            ("a.mkv", "libx265", OPEN_HEVC, "it begins with an open group of pictures"),
+            ("a.mp4", "mpeg2video", MPEG2_OPEN, "it begins with an open group of pictures"),
+        ),
     ),
 )
 def test_what_leads_to_the_first_picture_fails_and_counts(

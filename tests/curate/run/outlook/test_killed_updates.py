@@ -101,7 +101,7 @@ def redone(warm: Warm, raw: Path, older: Path, tmp_path_factory: pytest.TempPath
     return found
 
 
-@pytest.mark.parametrize("behind", but([REDONE[2], REDONE[8]], REDONE))
+@pytest.mark.parametrize("behind", but([REDONE[2], REDONE[8]], REDONE, REDONE[::5]))
 def test_killed_while_older_sources_are_cut_anew(
     warm: Warm, raw: Path, older: Path, redone: dict[str, bytes], tmp_path: Path, behind: str
 ) -> None:
@@ -127,7 +127,7 @@ def measured(
     return published(updated(warm_with_score, raw, present, out, MEASURE, ""))
 
 
-@pytest.mark.parametrize("behind", but([MEASURED[0]], MEASURED))
+@pytest.mark.parametrize("behind", but([MEASURED[0]], MEASURED, MEASURED[3:]))
 def test_killed_while_a_new_score_is_measured(
     warm_with_score: Warm, raw: Path, present: Path, measured: dict[str, bytes], tmp_path: Path, behind: str
 ) -> None:
@@ -155,7 +155,7 @@ def test_a_redo_that_did_not_publish_is_said(warm: Warm, raw: Path, older: Path,
     }
 
 
-@pytest.mark.parametrize("behind", but([REDONE[5]], [*REDONE[2:4], *REDONE[5:8]]))
+@pytest.mark.parametrize("behind", but([REDONE[5]], [*REDONE[2:4], *REDONE[5:8]], [REDONE[7]]))
 def test_a_take_down_between_an_interrupted_redo_and_its_repeat_holds(
     warm: Warm, raw: Path, older: Path, redone: dict[str, bytes], tmp_path: Path, behind: str
 ) -> None:

@@ -258,7 +258,7 @@ def test_a_dataset_of_this_version_is_cheap_to_ask(raw: Path, tmp_path: Path) ->
     assert not may_be_older(request.ledger, request.dataset, request.revisions, request.earlier)
 
 
-@pytest.mark.parametrize("stage", but(["shard"], STAGES))
+@pytest.mark.parametrize("stage", but(["shard"], STAGES, ["embed", "dedup"]))
 def test_another_version_of_a_stage_is_said_and_redone_when_asked_for(
     raw: Path, tmp_path: Path, opened: Opened, monkeypatch: pytest.MonkeyPatch, stage: str
 ) -> None:
