@@ -137,7 +137,7 @@ class SourceStageConfig(BaseModel, frozen=True, extra="forbid"):
             the ledger notices.
     """
 
-    REVISION: ClassVar = 84
+    REVISION: ClassVar = 85
 
     probe: ProbeConfig = ProbeConfig()
     shots: ShotConfig = ShotConfig()

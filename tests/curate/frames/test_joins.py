@@ -69,6 +69,17 @@ def test_packets_of_ts_that_begin_at_one_time_are_no_step_of_the_sound(b_frames:
         assert off_s == pytest.approx([0] * len(off_s), abs=2e-3)
 
 
+def test_frames_squeezed_to_the_end_have_no_time() -> None:
+    """Matroska rounds the ticks of a muxer to milliseconds, so that dozens of frames share the last ones."""
+    before = [40 * frame for frame in range(200)]
+    squeezed = [before[-1]] * 45 + [before[-1] + 1] * 56
+    made = timeline([*before, *squeezed], Fraction(1, 1000), 40, Fraction(25), (), 60.0)
+    assert made.frames == 301
+    assert made.times_s[-1] == pytest.approx(8.0, abs=0.002)
+    assert made.left_out(0, 301) == "101 of 301 frames, each shown for less than 1.5 ms, are left out"
+    assert made.clip_frames(0, 301).tolist()[:199] == list(range(199))
+
+
 def test_squeezed_frames_have_no_time_in_either_order_of_stamps() -> None:
     before, after = list(range(0, 51200, 512)), list(range(51200, 102400, 512))
     for scrambled in (np.arange(40), np.arange(40) ^ 3, np.zeros(40, int)):
