@@ -209,7 +209,7 @@ def _promised_s(container: InputContainer, stream: VideoStream, file: BinaryIO |
     # Matroska states no duration of a stream but by its tag: FFmpeg gives a single picture that of the film.
     is_own = "matroska" not in container.format.name or "DURATION" not in stream.metadata
     if is_own and stream.duration is not None and stream.time_base is not None:
-        return float(stream.duration * stream.time_base)
+        return float(stream.duration * stream.time_base) - _begins_late_s(container, stream)
     if tag := _PROMISE_TAG.match(stream.metadata.get("DURATION", "")):
         hours, minutes, seconds = tag.groups()
         # FFmpeg tells the end of the stream, mkvmerge, which adds statistics, its duration.
@@ -225,6 +225,19 @@ def _promised_s(container: InputContainer, stream: VideoStream, file: BinaryIO |
     if container.duration is not None and not container.streams.audio:
         return container.duration / 1_000_000
     return None
+
+
+def _begins_late_s(container: InputContainer, stream: VideoStream) -> float:
+    """Return the first time of coding, in seconds, where FFmpeg gives the end of the clock as the duration.
+
+    It does of MP4 in fragments, of which the index counts no frames; live streams begin hours late, or at Unix time.
+    """
+    start, duration = stream.start_time or 0, stream.duration or 0
+    if "mp4" not in container.format.name or stream.frames or not 0 < start < duration:
+        return 0.0
+    rate = stream.average_rate or stream.base_rate
+    moved_s = stream.codec_context.reorder_depth / float(rate) if rate else 0.0
+    return max(0.0, float(start * (stream.time_base or 0)) - moved_s)
 
 
 def _promise_of(file: BinaryIO) -> Promise | None:

@@ -1,12 +1,17 @@
 """Segments of a stream taken up in its middle, and films that are encrypted."""
 
+import re
+import struct
 from pathlib import Path
 
 import av
 import pytest
 
+from reelweave.curate.frames.probe import ProbeConfig, probe
+from reelweave.curate.frames.source import open_video
 from tests.cutting import curated
 from tests.media import read_numbers, write_video
+from tests.thorough import but
 
 
 def boxes(data: bytes) -> list[tuple[bytes, bytes]]:
@@ -42,6 +47,26 @@ def test_later_segments_behind_an_init_segment_are_whole(b_frames: str, tmp_path
     ((record, clip),) = curated(path, tmp_path / "out")
     assert (record.state, record.start_s, record.end_s) == ("kept", 0, pytest.approx(4.0))
     assert read_numbers(clip) == list(range(100, 200))
+
+
+@pytest.mark.parametrize("late_s", but((1_764_000_000,), (1_764_000_000, 15_000)))
+def test_fragments_of_a_live_stream_last_as_long_as_they_are(late_s: int, tmp_path: Path) -> None:
+    """The clock of a live stream begins hours ago, or in 1970; FFmpeg gives its end as a duration."""
+    source = write_video(tmp_path / "whole.mp4", (100,), options={"bf": "2", "g": "25"})
+    path = muxed(source, tmp_path / "a.mp4", {"movflags": "frag_keyframe+empty_moov+default_base_moof"})
+    with av.open(str(path)) as film:
+        (stream,) = film.streams.video
+        ticks = int(late_s / (stream.time_base or 1))
+    media = bytearray(path.read_bytes())
+    for found in re.finditer(rb"tfdt\x01\0\0\0", media):
+        (time,) = struct.unpack_from(">Q", media, found.end())
+        struct.pack_into(">Q", media, found.end(), time + ticks)
+    path.write_bytes(media)
+    ((record, clip),) = curated(path, tmp_path / "out")
+    assert (record.state, record.start_s, record.end_s) == ("kept", 0, pytest.approx(4.0))
+    assert read_numbers(clip) == list(range(100))
+    with path.open("rb") as file, open_video(file) as (container, stream):
+        assert probe(container, stream, ProbeConfig(), file).promised_s == pytest.approx(4.0)
 
 
 def test_an_encrypted_film_is_called_so(tmp_path: Path) -> None:
