@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any, BinaryIO
+from contextlib import contextmanager, suppress
+from typing import Any, BinaryIO, cast
 
 import av
 from av.container import InputContainer
@@ -13,6 +13,7 @@ from av.packet import Packet
 from av.video.stream import VideoStream
 
 from reelweave.curate.frames.clocks.coding_times import keep_missing_stamps
+from reelweave.curate.frames.container.cut_off import FileBegin, fragments_end
 from reelweave.curate.frames.container.encryption import (
     EncryptedError,
     boxes,
@@ -161,15 +162,15 @@ def _open_container(file: BinaryIO, max_pixels: int, containers: str) -> InputCo
             raise SourceError(_no_video(kind, file))
         file.seek(0)
     try:
-        return av.open(
-            file,
-            mode="r",
-            metadata_errors="replace",  # tags in other encodings
-            options={"format_whitelist": containers, "max_pixels": str(max_pixels)},
-            buffer_size=_IO_BUFFER_BYTES,
-        )
+        return _open(file, max_pixels, containers)
     except (av.error.FFmpegError, OSError, ValueError) as error:
         refuse_shortage(error)
+        end = fragments_end(file)
+        if (
+            end is not None and end.kind == b"moof"
+        ):  # FFmpeg refuses all of it where it meets its cut header at once
+            with suppress(av.error.FFmpegError, OSError, ValueError):
+                return _open(cast(BinaryIO, FileBegin(file, end.offset)), max_pixels, containers)
         file.seek(0, 2)
         if file.tell() == 0:
             raise SourceError("the file is empty") from error
@@ -182,6 +183,16 @@ def _open_container(file: BinaryIO, max_pixels: int, containers: str) -> InputCo
             or "cannot be opened: no video container, or encrypted as a whole, or its index is missing or damaged"
             f" ({getattr(error, 'strerror', None) or error})"
         ) from error
+
+
+def _open(file: BinaryIO, max_pixels: int, containers: str) -> InputContainer:
+    return av.open(
+        file,
+        mode="r",
+        metadata_errors="replace",  # tags in other encodings
+        options={"format_whitelist": containers, "max_pixels": str(max_pixels)},
+        buffer_size=_IO_BUFFER_BYTES,
+    )
 
 
 def _other_container(file: BinaryIO, max_pixels: int) -> str | None:
@@ -269,6 +280,8 @@ def _missing_index(file: BinaryIO) -> str | None:
 
 def without_frames(file: BinaryIO) -> str:
     """Return why a file of which no frame decodes holds none."""
+    if (end := fragments_end(file)) is not None and end.words:
+        return f"no frame could be decoded: {end.words}"
     kinds = {kind for kind, _, _ in boxes(file)}
     if b"moov" in kinds and not kinds & {b"mdat", b"moof"}:
         return (

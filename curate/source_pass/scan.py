@@ -16,6 +16,7 @@ from reelweave.curate.cut.smart.ahead import SmartAhead
 from reelweave.curate.cut.smart.packets import SmartPackets
 from reelweave.curate.cut.trim import NotedPackets
 from reelweave.curate.frames.container.avi_index import held_slots
+from reelweave.curate.frames.container.cut_off import fragments_end
 from reelweave.curate.frames.container.edit_list import edit_faults, kept_lead
 from reelweave.curate.frames.container.encryption import encryption
 from reelweave.curate.frames.container.further_film import begins_behind, further_film
@@ -237,7 +238,7 @@ def _scan(file: BinaryIO, config: SourceStageConfig, segments: Sequence[Segment]
                 ),
             ),
             begins_behind(file, header.container, decoder.last_packet),
-            decoder.ended_by,
+            ended_by(file, header.container) or decoder.ended_by,
             bars,
         )
 
@@ -263,6 +264,12 @@ def smart_packets(
         fault = "a header that understates how far frames are moved"
     bits = config.cut.max_bits
     return SmartPackets(stream, keeps=keeps, max_bits=bits, fault=fault, is_begin=is_begin)
+
+
+def ended_by(file: BinaryIO, container: str) -> str | None:
+    """Return words for the place at which fragmented MP4 breaks off before its file ends, or None."""
+    end = fragments_end(file) if container.startswith("mov,") else None
+    return end.words or None if end is not None else None
 
 
 def check_edits(container: InputContainer, stream: VideoStream, file: BinaryIO) -> None:

@@ -1,12 +1,16 @@
 """Films of which the last part is missing, by the sizes that their containers state; FFmpeg reads what there is."""
 
+import io
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 EBML, SEGMENT, CLUSTER = 0x1A45DFA3, 0x18538067, 0x1F43B675
 _MOST_ID_BYTES = 4
 _FRAGMENT_KINDS = (b"moof", b"mdat")
+_MOST_BOXES = 100_000  # top-level boxes of fragmented MP4 that are looked at
+_MOST_INDEX_BYTES = 1 << 20  # of the index before fragments
 _INFO, _TICK_NS, _DURATION = 0x1549A966, 0x2AD7B1, 0x4489
 _HEAD_BYTES = 1 << 20
 _ASF = bytes.fromhex("3026b2758e66cf11")
@@ -111,7 +115,13 @@ def cut_off(media: bytes | memoryview) -> str | None:
     """
     if bytes(media[:4]) == EBML.to_bytes(4, "big"):
         return "its Matroska promises more than is there" if _ends_within_cluster(media) else None
-    return "its last fragment is not whole" if _ends_within_fragment(media) else None
+    end = fragments_end(media)
+    if end is None:
+        return None
+    if end.kind:
+        return "its last fragment is not whole" if end.kind in _FRAGMENT_KINDS else None
+    is_padded = not bytes(media[end.offset :]).strip(b"\0")  # the film may be whole
+    return None if is_padded else end.words
 
 
 def _ends_within_cluster(media: bytes | memoryview) -> bool:
@@ -146,15 +156,97 @@ def read_head(media: bytes | memoryview, at: int) -> tuple[int, int | None, int]
     return int.from_bytes(media[at:size_at], "big"), None if size == mask else size, size_at + size_bytes
 
 
-def _ends_within_fragment(media: bytes | memoryview) -> bool:
-    """Return whether a fragment of MP4 is not whole (ISO/IEC 14496-12, 8.8); elsewhere its index counts the frames."""
-    at, is_fragmented, last = 0, False, b""
-    while at + 8 <= len(media):
-        size, last = int.from_bytes(media[at : at + 4], "big"), bytes(media[at + 4 : at + 8])
-        if size == 1:
-            size = int.from_bytes(media[at + 8 : at + 16], "big")
-        if size < 8:
-            return False
-        is_fragmented |= last == b"moof" or (last == b"moov" and b"mvex" in bytes(media[at : at + size]))
-        at += size
-    return is_fragmented and last in _FRAGMENT_KINDS and at > len(media)
+class FragmentsEnd(NamedTuple):
+    """Place at which reading of fragmented MP4 ends before the file does.
+
+    Attributes:
+        offset: Byte at which the box begins that is not whole, or at which there is none.
+        kind: Kind of the box that is not whole, or b"" for no box.
+    """
+
+    offset: int
+    kind: bytes
+
+    @property
+    def words(self) -> str:
+        """Words for the place, but for pictures that are cut off, which the decoder finds; "" for these."""
+        if self.kind == b"moof":
+            return f"a fragment is cut off within its header (moof, from byte {self.offset} on)"
+        if self.kind:
+            return ""
+        return f"no box of MP4 begins at byte {self.offset}, and what lies behind it is not read"
+
+
+def fragments_end(media: bytes | memoryview | BinaryIO) -> FragmentsEnd | None:
+    """Return where fragmented MP4 ends before its file does (ISO/IEC 14496-12, 8.8); None for other files.
+
+    Where it is not fragmented its index counts the frames.
+    """
+    read: Callable[[int, int], bytes]
+    if isinstance(media, (bytes, memoryview)):
+        view, size = memoryview(media), len(media)
+
+        def read(at: int, count: int) -> bytes:
+            return bytes(view[at : at + count])
+    else:
+        file, size = media, media.seek(0, io.SEEK_END)
+
+        def read(at: int, count: int) -> bytes:
+            file.seek(at)
+            return file.read(count)
+
+    at, is_fragmented = 0, False
+    for _ in range(_MOST_BOXES):
+        if at >= size:
+            return None
+        header = read(at, 16)
+        length, kind = int.from_bytes(header[:4], "big"), header[4:8]
+        if length == 1:
+            length = int.from_bytes(header[8:16], "big")
+        if length == 0 and kind == b"mdat":  # up to the end of the file
+            return None
+        if length < 8 or len(kind) < 4:
+            return FragmentsEnd(at, b"") if is_fragmented else None
+        is_fragmented |= kind == b"moof" or (
+            kind == b"moov" and b"mvex" in read(at, min(length, _MOST_INDEX_BYTES))
+        )
+        if at + length > size:
+            return FragmentsEnd(at, kind if kind.isalnum() else b"") if is_fragmented else None
+        at += length
+    return None
+
+
+class FileBegin(io.RawIOBase):
+    """View of the begin of a file, which ends at a byte of it.
+
+    Args:
+        file: The whole file.
+        size: Number of its first bytes.
+    """
+
+    def __init__(self, file: BinaryIO, size: int) -> None:
+        super().__init__()
+        self._file, self._size = file, size
+        file.seek(0)
+
+    def read(self, size: int = -1) -> bytes:
+        """Read up to so many bytes, or all that are left."""
+        left = max(0, self._size - self._file.tell())
+        return self._file.read(left if size < 0 else min(size, left))
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Move to a place, which may be counted from the end of the view."""
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._file.tell(), io.SEEK_END: self._size}[whence]
+        return self._file.seek(base + offset)
+
+    def tell(self) -> int:
+        """Return the place."""
+        return self._file.tell()
+
+    def seekable(self) -> bool:
+        """Return True."""
+        return True
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True

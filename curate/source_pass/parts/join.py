@@ -29,7 +29,7 @@ from reelweave.curate.frames.telecine import FieldDifferences, Pulldown
 from reelweave.curate.ledger.records import Record
 from reelweave.curate.shots.boundaries import candidates_of, name_boundaries
 from reelweave.curate.shots.listed import listed_spans
-from reelweave.curate.shots.spans import Span, further_span, spans
+from reelweave.curate.shots.spans import Span, cut_off_span, further_span, spans, unread_span
 from reelweave.curate.shots.stitch import SampleEmbeddings
 from reelweave.curate.source_pass.cut_source import check_wanted, tags_of
 from reelweave.curate.source_pass.decoded import Decoded
@@ -41,6 +41,7 @@ from reelweave.curate.source_pass.scan import (
     check_edits,
     check_order,
     detector_for,
+    ended_by,
     shots,
     stitch_for,
 )
@@ -236,6 +237,8 @@ def join(
     parts = name_boundaries(parts, transitions, candidates_of(joiner.detector), line)
     if (begins := unread_from(file)) is not None:  # parts may be of MP4 and Matroska, which is read on
         parts = [*parts, further_span(line, begins)]
+    elif (words := ended_by(file, header.container)) and not cut_off_span(line, decoded.promised_s(line)):
+        parts = [*parts, unread_span(line, words)]
     lead = kept_lead(header.container, float(begin_pts * time_base))
     merged = Joined(
         line,
