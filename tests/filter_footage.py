@@ -1,6 +1,8 @@
 """Footage for the filters, rendered small, and the sample of a video as the cut pass collects it."""
 
+import hashlib
 import itertools
+import tempfile
 from collections.abc import Iterable, Iterator
 from fractions import Fraction
 from pathlib import Path
@@ -16,6 +18,7 @@ from reelweave.curate.filters import ClipSample, MotionMeter, ScoreConfig, loudn
 from reelweave.curate.frames.picture import Finisher, geometry
 from reelweave.curate.frames.source import open_video
 from reelweave.curate.shots.scale import Scaler
+from tests.kept_films import kept
 
 WIDTH, HEIGHT, RATE = 512, 288, 25
 Picture = NDArray[np.uint8]
@@ -74,8 +77,23 @@ def encode(
     codec: str = "libx264",
     options: dict[str, str] | None = None,
 ) -> Path:
-    """The pictures as a video."""
-    with av.open(str(path), "w") as container:
+    """The pictures as a video; of equal ones it is encoded once (`tests/kept_films.py`)."""
+    shown = list(pictures)
+    digest = hashlib.sha256()
+    for picture in shown:
+        digest.update(repr(picture.shape).encode() + np.ascontiguousarray(picture).data)
+    how = (path.suffix, digest.hexdigest(), rate, codec, options)
+    path.write_bytes(kept(__file__, how, lambda: _encoded(path.suffix, shown, rate, codec, options)))
+    return path
+
+
+def _encoded(
+    suffix: str, pictures: Iterable[Picture], rate: int, codec: str, options: dict[str, str] | None
+) -> bytes:
+    with (
+        tempfile.NamedTemporaryFile(suffix=suffix) as file,
+        av.open(file.name, "w") as container,
+    ):
         stream = container.add_stream(codec, rate=rate)
         stream.pix_fmt = "yuv420p"
         stream.codec_context.thread_count = 1
@@ -87,7 +105,8 @@ def encode(
             frame.pts, frame.time_base = number, Fraction(1, rate)
             container.mux(stream.encode(frame))
         container.mux(stream.encode(None))
-    return path
+        container.close()
+        return Path(file.name).read_bytes()
 
 
 def sample_of(

@@ -10,6 +10,8 @@ from pathlib import Path
 import av
 import numpy as np
 
+from tests.kept_films import kept
+
 # With its macroblock tree x264 reads memory it never wrote and gives other bytes each time: docs/notes/encoding.md.
 _QUALITY = {"libx264": {"crf": "12", "mbtree": "0"}, "mpeg4": {"qscale": "3"}}
 
@@ -84,7 +86,7 @@ def write_video(
     audio: bool = False,
     first_scene: int = 0,
 ) -> Path:
-    """A video of numbered frames; of equal arguments it is encoded once in a process.
+    """A video of numbered frames; of equal arguments it is encoded once (`tests/kept_films.py`).
 
     Args:
         path: its suffix decides the container.
@@ -95,7 +97,7 @@ def write_video(
         first_scene: videos with other scenes show other pictures.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    encoded = _encoded(
+    how = (
         path.suffix,
         tuple(scenes),
         size,
@@ -109,7 +111,7 @@ def write_video(
         audio,
         first_scene,
     )
-    path.write_bytes(encoded)
+    path.write_bytes(kept(__file__, how, lambda: _encoded(*how)))
     return path
 
 
@@ -117,7 +119,6 @@ def _items(of: Mapping[str, str] | None) -> tuple[tuple[str, str], ...]:
     return tuple((of or {}).items())
 
 
-@lru_cache(maxsize=200)
 def _encoded(
     suffix: str,
     scenes: tuple[int, ...],
