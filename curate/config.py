@@ -137,7 +137,7 @@ class SourceStageConfig(BaseModel, frozen=True, extra="forbid"):
             the ledger notices.
     """
 
-    REVISION: ClassVar = 87
+    REVISION: ClassVar = 88
 
     probe: ProbeConfig = ProbeConfig()
     shots: ShotConfig = ShotConfig()

@@ -1,6 +1,7 @@
 """Films behind the first one of a file, of which demuxers read nothing, or not in order."""
 
 import re
+from collections.abc import Sequence
 from typing import BinaryIO, Literal, NamedTuple
 
 from reelweave.curate.frames.container.encryption import boxes
@@ -55,12 +56,21 @@ def further_film(file: BinaryIO) -> FurtherFilm | None:
         _, offset, size = found[-1]
         file.seek(offset + size)
         return FurtherFilm("unread", offset + size) if _OTHERS.match(file.read(_OTHER_BYTES)) else None
-    offset = next((offset for kind, offset, _ in found if kind == b"ftyp" and offset), 0)
+    between = [kind for kind, _, _ in found[indexes[0] + 1 : indexes[1]]]
+    if _is_of_fragments(between) and not any(kind == b"mdat" for kind, _, _ in found[indexes[1] :]):
+        return None
+    offset = next((offset for kind, offset, _ in found[indexes[0] :] if kind == b"ftyp"), 0)
     behind = _fragment_time(file, found[indexes[1] :])
     if behind is None:
         return FurtherFilm("unread", offset)
     before = _fragment_time(file, found[: indexes[1]][::-1])
     return FurtherFilm("tangled", offset) if before is not None and behind <= before else None
+
+
+def _is_of_fragments(kinds: Sequence[bytes]) -> bool:
+    """Return whether boxes behind an index are fragments of its film alone, whose last index is of all of them."""
+    fragments = kinds.count(b"moof")
+    return b"ftyp" not in kinds and fragments > 0 and kinds.count(b"mdat") <= fragments + 1
 
 
 def unread_from(file: BinaryIO) -> int | None:

@@ -64,3 +64,21 @@ def test_a_whole_film_in_fragments_says_nothing(tmp_path: Path) -> None:
     path, _ = fragmented(tmp_path)
     ((record, _),) = curated(path, tmp_path / "out")
     assert (record.state, record.reason) == ("kept", "")
+
+
+@pytest.mark.parametrize("is_hidden", [True, False])
+def test_an_index_at_the_end_of_the_fragments_of_a_film_is_no_other_film(
+    is_hidden: bool, tmp_path: Path
+) -> None:
+    """The writer hides the fragments in a box at last, as its step that a crash may take."""
+    source = write_video(tmp_path / "whole.mp4", (100,), options={"g": "25"})
+    path = muxed(source, tmp_path / "a.mp4", {"movflags": "hybrid_fragmented+frag_keyframe"})
+    media = bytearray(path.read_bytes())
+    if not is_hidden:
+        at = media.index(b"mdat")
+        assert media[at + 8 : at + 12] == b"ftyp"
+        media[at - 4 : at + 4] = (8).to_bytes(4, "big") + b"free"
+        path.write_bytes(media)
+    ((record, clip),) = curated(path, tmp_path / "out")
+    assert (record.state, record.reason, read_numbers(clip)) == ("kept", "", list(range(100)))
+    assert not probe(path.read_bytes()).rest
