@@ -298,6 +298,7 @@ def test_every_library_that_may_be_missing_has_advice() -> None:
         "easyocr",
         "liger_kernel",
         "megatron",
+        "rapidocr",
         "rapidocr_onnxruntime",
         "streaming",
         "umap",

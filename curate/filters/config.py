@@ -96,6 +96,9 @@ class FilterConfig(Settings):
         None,
         description="maximum share of the picture covered by text that OCR finds, 0 to 1; needs scores.ocr",
     )
+    max_ocr_chars: float | None = Field(
+        None, description="maximum mean number of characters that OCR reads in a picture; needs scores.ocr"
+    )
     max_silent_share: float | None = Field(None, description="maximum share of silent time, 0 to 1")
     min_loudness_dbfs: float | None = Field(
         None, description="minimum loudness, dBFS (decibels relative to full scale, at most 0)"

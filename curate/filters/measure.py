@@ -3,10 +3,9 @@
 from collections.abc import Mapping, Set
 
 from reelweave.curate.filters.bars import bars_scores, find_bars, without_bars
-from reelweave.curate.filters.config import ScoreConfig
 from reelweave.curate.filters.light import light_scores
 from reelweave.curate.filters.motion import motion_scores
-from reelweave.curate.filters.ocr import ocr_scores, text_reader
+from reelweave.curate.filters.ocr import ocr_scores
 from reelweave.curate.filters.overlay import overlay_scores
 from reelweave.curate.filters.sample import ClipSample, shape_scores
 from reelweave.curate.filters.sharpness import sharpness_scores
@@ -27,7 +26,7 @@ FIRST = frozenset(
 
 ADDED: dict[str, int] = {
     "motion": 2, "motion_local": 2, "frozen_share": 2, "slideshow": 2, "flicker": 2,
-    "silent_share": 2,
+    "silent_share": 2, "ocr_share": 2, "ocr_chars": 1,
 }  # fmt: skip
 """Version of each score that came later, or whose values changed. Clips cut before are measured from their bytes."""
 
@@ -35,11 +34,10 @@ ADDED: dict[str, int] = {
 _DIGITS = 6
 
 
-def scores(sample: ClipSample, config: ScoreConfig) -> dict[str, float]:
+def scores(sample: ClipSample) -> dict[str, float]:
     """Return all scores of a clip by name, rounded to six decimals; a score that could not be measured is left out.
 
-    docs/filters.md defines each score and its useful values. The package of ``config.ocr`` must be installed:
-    see `check_ocr`.
+    docs/filters.md defines each score and its useful values.
     """
     bars = find_bars(sample.pictures)
     inner = without_bars(sample, bars)
@@ -53,8 +51,8 @@ def scores(sample: ClipSample, config: ScoreConfig) -> dict[str, float]:
         **overlay_scores(inner),
         **sound_scores(sample),
     }
-    if config.ocr != "none":
-        named_scores |= ocr_scores(sample, text_reader(config.ocr))
+    if sample.text is not None:
+        named_scores |= ocr_scores(sample.text)
     check_names(named_scores.keys())
     return {name: round(value, _DIGITS) for name, value in named_scores.items()}
 

@@ -12,6 +12,38 @@ _LUMA = np.array([0.299, 0.587, 0.114], np.float32)
 
 
 @dataclass(frozen=True, eq=False)
+class ReadText:
+    """Lines of text that OCR found in some pictures of a clip, evenly spaced.
+
+    Attributes:
+        pictures: Number of pictures that were read.
+        lines: float32 [n, 7]: index of the picture; left, top, right and bottom of the line and its area, as shares of
+            the picture's width, height and area; number of characters.
+    """
+
+    pictures: int
+    lines: Floats
+
+    def inside(self, left: float, top: float, right: float, bottom: float) -> "ReadText":
+        """Return the text inside a part of the pictures, given by its edges, as shares of width and height."""
+        width, height = right - left, bottom - top
+        low, high = (left, top), (right, bottom)
+        corners = np.clip(self.lines[:, 1:5].reshape(-1, 2, 2), low, high)
+        areas = np.prod(self.lines[:, 3:5] - self.lines[:, 1:3], axis=1)
+        visible = np.prod(corners[:, 1] - corners[:, 0], axis=1)
+        shares = np.divide(visible, areas, out=np.zeros_like(visible), where=areas > 0)
+        lines = np.column_stack(
+            [
+                self.lines[:, 0],
+                ((corners - low) / (width, height)).reshape(-1, 4),
+                self.lines[:, 5] * shares / (width * height),
+                self.lines[:, 6] * shares,
+            ]
+        )
+        return ReadText(self.pictures, lines[visible > 0].astype(np.float32))
+
+
+@dataclass(frozen=True, eq=False)
 class ClipSample:
     """Small pictures of a clip and per-frame measurements.
 
@@ -32,6 +64,7 @@ class ClipSample:
             `reelweave.curate.filters.sound.loudness_dbfs`; empty: no sound track; None: not measured.
         motion_local: float32 [frames]: motion relative to the camera, in the form of ``motion``.
         vectors_missing: True when the codec has motion vectors, but exported none.
+        text: Text that OCR found; None: not read.
     """
 
     pictures: NDArray[np.uint8]
@@ -47,6 +80,7 @@ class ClipSample:
     audio_dbfs: Floats | None
     motion_local: Floats | None = None
     vectors_missing: bool = False
+    text: ReadText | None = None
 
     @cached_property
     def grey(self) -> Floats:

@@ -337,7 +337,7 @@ class CutSource:
             audio=f"none ({clip.audio_fault})" if clip.audio_fault else clip.audio,
             sha256=clip.sha256,
             clip_bytes=len(clip.data),
-            scores=scores(sample, self.config.scores) | clip.cut_scores,
+            scores=scores(sample) | clip.cut_scores,
         )
         self.ledger.blobs.write_clip(record.clip_id, clip.data)
         arrays[f"{record.clip_id}.perceptual"] = embed_pictures(sample.pictures)

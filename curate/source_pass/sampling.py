@@ -16,7 +16,17 @@ from numpy.typing import NDArray
 from reelweave.curate.cut import CutClip
 from reelweave.curate.cut.crop import Crop
 from reelweave.curate.dedup.fingerprint import PICTURES_PER_S, PrintPictures, print_picture
-from reelweave.curate.filters import Bars, ClipSample, MotionMeter, ScoreConfig, SpanMotion, without_bars
+from reelweave.curate.filters import (
+    Bars,
+    ClipSample,
+    MotionMeter,
+    ScoreConfig,
+    SpanMotion,
+    text_reader,
+    without_bars,
+)
+from reelweave.curate.filters.ocr import READ_LONG_SIDE_PX, READ_PER_S, TextMeter
+from reelweave.curate.filters.sample import ReadText
 from reelweave.curate.frames.picture import Geometry
 from reelweave.loader.dataset.colour.sdr import SdrConverter
 
@@ -93,12 +103,14 @@ class ClipPictures:
 
     Attributes:
         fingerprint: Pictures that deduplication compares; see `reelweave.curate.dedup.fingerprint`.
+        text: Text that OCR found, or None without OCR.
     """
 
     pictures: NDArray[np.uint8]
     times_s: NDArray[np.float64]
     motion: SpanMotion
     fingerprint: PrintPictures
+    text: ReadText | None = None
 
     def sample(self, clip: CutClip, stats: FrameStats, shown: NDArray[np.int64]) -> ClipSample:
         """Return the sample of the clip.
@@ -124,6 +136,7 @@ class ClipPictures:
             fps=float(clip.rate),
             duration_s=float(clip.frames / clip.rate),
             audio_dbfs=clip.audio_dbfs,
+            text=self.text,
         )
         return sample if clip.crop is None else _without(sample, clip.crop, clip.geometry)
 
@@ -137,7 +150,12 @@ def _without(sample: ClipSample, crop: Crop, size: Geometry) -> ClipSample:
         max(0, math.ceil(lines) - 1)
         for lines in (crop.top * down, crop.bottom * down, crop.left * across, crop.right * across)
     ))  # fmt: skip
-    return replace(without_bars(sample, lost), width=size.width, height=size.height)
+    inner = replace(without_bars(sample, lost), width=size.width, height=size.height)
+    if sample.text is None:
+        return inner
+    left, top = crop.left / sample.width, crop.top / sample.height
+    right, bottom = left + size.width / sample.width, top + size.height / sample.height
+    return replace(inner, text=sample.text.inside(left, top, right, bottom))
 
 
 class PictureCollector:
@@ -150,8 +168,9 @@ class PictureCollector:
 
     def __init__(self, codec: str, config: ScoreConfig) -> None:
         self._config = config
-        self._scaler, self._sdr = VideoReformatter(), SdrConverter()
+        self._scaler, self._text_scaler, self._sdr = VideoReformatter(), VideoReformatter(), SdrConverter()
         self._motion = MotionMeter(codec)
+        self._text = None if config.ocr == "none" else TextMeter(text_reader(config.ocr))
         self._pictures: list[NDArray[np.uint8]] = []
         self._times_s: list[float] = []
         self._print: list[PrintPictures] = []
@@ -170,17 +189,21 @@ class PictureCollector:
         self._motion.push(decoded, since_s)
         times_s = _due_times(len(self._times_s), self._config.fps, since_s, held_s)
         prints = len(_due_times(len(self._print), PICTURES_PER_S, since_s, held_s))
+        if self._text is not None:
+            due = len(_due_times(self._text.pictures, READ_PER_S, since_s, held_s))
+            if due:
+                self._text.push(self._small(finished, READ_LONG_SIDE_PX, self._text_scaler), due)
         if not times_s and not prints:
             return
-        small = self._small(finished)
+        small = self._small(finished, self._config.long_side_px, self._scaler)
         self._pictures += [small] * len(times_s)
         self._times_s += times_s
         if prints:
             self._print += [print_picture(small)] * prints
 
-    def _small(self, finished: VideoFrame) -> NDArray[np.uint8]:
-        scale = min(1.0, self._config.long_side_px / max(finished.width, finished.height))
-        small = self._scaler.reformat(
+    def _small(self, finished: VideoFrame, long_side_px: int, scaler: VideoReformatter) -> NDArray[np.uint8]:
+        scale = min(1.0, long_side_px / max(finished.width, finished.height))
+        small = scaler.reformat(
             self._sdr(finished),
             max(2, round(finished.width * scale)),
             max(2, round(finished.height * scale)),
@@ -193,7 +216,11 @@ class PictureCollector:
     def take(self) -> ClipPictures:
         """Return the samples of the clip, and start the next one."""
         collected = ClipPictures(
-            np.stack(self._pictures), np.array(self._times_s), self._motion.take(), np.stack(self._print)
+            np.stack(self._pictures),
+            np.array(self._times_s),
+            self._motion.take(),
+            np.stack(self._print),
+            None if self._text is None else self._text.take(),
         )
         self._pictures, self._times_s, self._print = [], [], []
         return collected
@@ -201,6 +228,8 @@ class PictureCollector:
     def drop(self) -> None:
         """Drop the samples of a span that became no clip."""
         self._motion.take()
+        if self._text is not None:
+            self._text.take()
         self._pictures, self._times_s, self._print = [], [], []
 
 

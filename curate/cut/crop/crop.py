@@ -21,12 +21,12 @@ class Crop:
     left: int = 0
     right: int = 0
 
-    def size(self, whole: Geometry) -> Geometry:
+    def size(self, picture: Geometry) -> Geometry:
         """Return the size of what is left of pictures."""
         return replace(
-            whole,
-            width=whole.width - self.left - self.right,
-            height=whole.height - self.top - self.bottom,
+            picture,
+            width=picture.width - self.left - self.right,
+            height=picture.height - self.top - self.bottom,
         )
 
     def scores(self) -> dict[str, float]:

@@ -80,7 +80,7 @@ def _measured_again(data: bytes, record: Record, names: set[str], config: ScoreC
     if "ocr_share" not in names:
         config = config.model_copy(update={"ocr": "none"})
     try:
-        all_scores = scores(_sample(data, record, config), config)
+        all_scores = scores(_sample(data, record, config))
     except (SourceError, av.error.FFmpegError, ValueError) as error:
         refuse_shortage(error)
         return {}
@@ -111,4 +111,5 @@ def _sample(data: bytes, record: Record, config: ScoreConfig) -> ClipSample:
         duration_s=record.duration_s,
         # A sound track that could not be kept was not measured either.
         audio_dbfs=None if record.audio.startswith("none (") else loudness_dbfs(data),
+        text=collected.text,
     )

@@ -22,6 +22,7 @@ from reelweave.curate.cut.smart.noted import form_values
 from reelweave.curate.cut.smart.packets import SmartPackets
 from reelweave.curate.cut.smart.plan import Plan, plan_of
 from reelweave.curate.filters import SpanMotion
+from reelweave.curate.filters.sample import ReadText
 from reelweave.curate.frames.frame_times import FrameTimes, timeline
 from reelweave.curate.frames.picture import Geometry, Shape, geometry, size_at
 from reelweave.curate.frames.probe import Probe
@@ -160,6 +161,8 @@ def keep_clips(store: PartStore, part_index: int, size: Geometry | None, clips: 
         for name, values in (("motion", motion.motion), ("motion_local", motion.motion_local)):
             if values is not None:
                 arrays[name] = values
+        if (text := clip.collected.text) is not None:
+            arrays |= {"read_pictures": np.array([text.pictures]), "text_lines": text.lines}
         store.put(_CLIP, part_index, arrays, clip.first)
         # The index of the part, written last, says which clips there are.
         rate = np.array([clip.rate.numerator, clip.rate.denominator])
@@ -240,7 +243,10 @@ class PartClips:
         motion = SpanMotion(
             arrays.get("motion"), arrays.get("motion_local"), bool(arrays["vectors_missing"][0])
         )
-        return ClipPictures(arrays["pictures"], arrays["times_s"], motion, arrays["fingerprint"])
+        text = None
+        if "text_lines" in arrays:
+            text = ReadText(int(arrays["read_pictures"][0]), arrays["text_lines"])
+        return ClipPictures(arrays["pictures"], arrays["times_s"], motion, arrays["fingerprint"], text)
 
     def _has_form(self, part: int) -> bool:
         """Return whether a part saw the form that the source has by its first frame."""

@@ -20,7 +20,7 @@ from reelweave.curate.filters import (
     sound_scores,
 )
 from reelweave.curate.filters.decision import by_stage, first_rejection
-from reelweave.curate.filters.ocr import check_ocr
+from reelweave.curate.filters.ocr import TextMeter, check_ocr, text_reader
 from reelweave.loader.errors import UsageError
 from tests.cutting import curated
 from tests.filter_footage import HEIGHT, RATE, WIDTH, Picture, encode, over, pan, sample_of, still, texture
@@ -34,7 +34,7 @@ CONFIG = ScoreConfig()
 def scored(path: Path, pictures: Iterable[Picture], **options: str) -> dict[str, float]:
     name = path / "film.mp4"
     encode(name, pictures, options={"crf": "23", "preset": "veryfast", **options})
-    return scores(sample_of(name), CONFIG)
+    return scores(sample_of(name))
 
 
 def barred(
@@ -226,7 +226,7 @@ def test_a_logo_stays_while_the_camera_moves(tmp_path: Path, good: dict[str, flo
 
 
 def test_sound_and_silence(tmp_path: Path, good: dict[str, float]) -> None:
-    loud = scores(sample_of(write_video(tmp_path / "a.mp4", (50,), audio=True)), CONFIG)
+    loud = scores(sample_of(write_video(tmp_path / "a.mp4", (50,), audio=True)))
     assert (loud["has_audio"], loud["silent_share"]) == (1, 0)
     assert loud["loudness_dbfs"] == pytest.approx(-6, abs=0.5)  # a full-scale sine, mono spread over stereo
     assert (good["has_audio"], good["silent_share"]) == (0, 1)
@@ -268,7 +268,7 @@ def test_time_that_sound_does_not_fill_is_silent(
 
 
 def test_every_threshold_has_a_score(good: dict[str, float]) -> None:
-    later = {"aesthetic", "ocr_share"}
+    later = {"aesthetic", "ocr_share", "ocr_chars"}
     for key in FilterConfig.model_fields:
         assert key.partition("_")[2] in good.keys() | later
 
@@ -296,14 +296,52 @@ def test_a_missing_score_is_a_failure_unless_it_is_still_to_come(scores: dict[st
     assert first_rejection(scores, later["embed"]) == rejection
 
 
-def test_ocr_measures_the_area_of_what_it_reads(tmp_path: Path) -> None:
-    path = encode(tmp_path / "film.mp4", pan(60))
+def test_ocr_measures_what_it_reads() -> None:
+    read: list[tuple[int, ...]] = []
 
-    def reader(picture: Picture) -> list[np.ndarray]:
+    def reader(picture: Picture) -> list[tuple[np.ndarray, str]]:
+        read.append(picture.shape)
         height, width = picture.shape[:2]
-        return [np.array([[0, 0], [width / 2, 0], [width / 2, height / 2], [0, height / 2]])]
+        quarter = np.array([[0, 0], [width / 2, 0], [width / 2, height / 2], [0, height / 2]])
+        return [(quarter, "four"), (quarter + 1, "and")] if len(read) < 3 else []
 
-    assert ocr_scores(sample_of(path), reader) == {"ocr_share": pytest.approx(0.25)}
+    meter = TextMeter(reader)
+    for times in (1, 1, 2):
+        meter.push(texture(), times)
+    assert meter.pictures == 4
+    text = meter.take()
+    assert ocr_scores(text) == {"ocr_share": pytest.approx(0.25), "ocr_chars": pytest.approx(3.5)}
+    # What is cropped is not read.
+    assert ocr_scores(text.inside(0.0, 0.6, 1.0, 1.0)) == {"ocr_share": 0, "ocr_chars": 0}
+    half = ocr_scores(text.inside(0.0, 0.25, 1.0, 1.0))
+    assert half["ocr_share"] == pytest.approx(1 / 6, abs=0.01)
+    assert half["ocr_chars"] == pytest.approx(1.75, abs=0.05)
+    assert ocr_scores(meter.take()) == {"ocr_share": 0, "ocr_chars": 0}
+
+
+def test_text_is_read_once_a_second_at_full_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the size of the scored pictures: in 256 pixels no mark can be read."""
+    sizes: list[tuple[int, ...]] = []
+
+    def reader(picture: Picture) -> list[tuple[np.ndarray, str]]:
+        sizes.append(picture.shape)
+        return [(np.array([[0, 0], [9, 0], [9, 9], [0, 9]]), "mark")]
+
+    monkeypatch.setattr("reelweave.curate.source_pass.sampling.text_reader", lambda name: reader)
+    film = encode(tmp_path / "film.mp4", pan(60))
+    ((record, _),) = curated(film, tmp_path / "out", scores={"ocr": "easyocr"})
+    assert sizes == [(HEIGHT, WIDTH, 3)] * 3
+    assert record.scores["ocr_chars"] == 4
+    ((record, _),) = curated(film, tmp_path / "without")
+    assert "ocr_chars" not in record.scores
+
+
+def test_rapidocr_reads_a_subtitle_and_no_leaves() -> None:
+    meter = TextMeter(text_reader("rapidocr"))
+    meter.push(next(over(pan(1), "and then they went home again", (0.5, 0.88))))
+    assert ocr_scores(meter.take())["ocr_chars"] > 15
+    meter.push(texture())
+    assert ocr_scores(meter.take())["ocr_chars"] == 0
 
 
 def test_a_missing_ocr_package_is_asked_for_in_words() -> None:
@@ -315,7 +353,7 @@ def test_a_missing_ocr_package_is_asked_for_in_words() -> None:
 @pytest.mark.skipif(not CORPUS.is_dir(), reason=NO_CORPUS)
 def test_real_footage_passes_all_defaults() -> None:
     for name in ("parking_lane_cars.mp4", "mouse_arena.mp4", "bbb_opening.mp4", "chaplin_policeman.mp4"):
-        found = scores(sample_of(CORPUS / "originals" / name, last=120), CONFIG)
+        found = scores(sample_of(CORPUS / "originals" / name, last=120))
         assert decide(found, FilterConfig()) is None, name
         assert all(np.isfinite(value) for value in found.values()), name
 

@@ -82,10 +82,8 @@ def test_bars_take_no_part_in_the_motion(
 ) -> None:
     options = {"cpu-used": "8", "deadline": "realtime", "b": "2000000"} if "vp9" in codec else None
     barred = (np.pad(picture, (*border, (0, 0))) for picture in pan(40, STEP))
-    plain = scores(
-        sample_of(encode(tmp_path / "plain.mkv", pan(40, STEP), codec=codec, options=options)), CONFIG
-    )
-    inner = scores(sample_of(encode(tmp_path / "bars.mkv", barred, codec=codec, options=options)), CONFIG)
+    plain = scores(sample_of(encode(tmp_path / "plain.mkv", pan(40, STEP), codec=codec, options=options)))
+    inner = scores(sample_of(encode(tmp_path / "bars.mkv", barred, codec=codec, options=options)))
     assert inner["bars_share"] > 0.2
     assert inner["motion_source"] == plain["motion_source"]
     assert inner["motion"] == pytest.approx(plain["motion"], rel=0.1)
@@ -99,9 +97,7 @@ def test_bars_do_not_dilute_flicker(tmp_path: Path) -> None:
         )
         return [np.pad(picture, ((0, 0), (border, border), (0, 0))) for picture in pictures]
 
-    plain, inner = (
-        scores(sample_of(encode(tmp_path / f"{border}.mkv", lit(border))), CONFIG) for border in (0, 96)
-    )
+    plain, inner = (scores(sample_of(encode(tmp_path / f"{border}.mkv", lit(border)))) for border in (0, 96))
     assert inner["bars_share"] > 0.2
     assert inner["flicker"] == pytest.approx(plain["flicker"], rel=0.1)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from reelweave.curate.filters import ClipSample, ScoreConfig, scores
+from reelweave.curate.filters import ClipSample, scores
 from reelweave.curate.filters.measure import ADDED, FIRST
 from reelweave.curate.run.curate import curate
 from reelweave.loader.dataset import open_dataset, verify
@@ -118,9 +118,9 @@ def test_a_score_without_a_version_is_refused(monkeypatch: pytest.MonkeyPatch) -
     shape = {"width": 48, "height": 32, "frames": 2, "fps": 2.0, "duration_s": 1.0}
     sample = ClipSample(pictures, np.arange(2) / 2, numbers, numbers, None, **shape, audio_dbfs=None)
     with pytest.raises(RunError, match=r"the score sharpness has no version.*measure\.py"):
-        scores(sample, ScoreConfig())
+        scores(sample)
     monkeypatch.setitem(ADDED, "sharpness", 1)
-    assert "sharpness" in scores(sample, ScoreConfig())
+    assert "sharpness" in scores(sample)
 
 
 def test_a_score_that_nothing_measures_is_not_to_be_retried(raw: Path, tmp_path: Path) -> None:

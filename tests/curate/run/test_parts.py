@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import av
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 from reelweave.curate.run.curate import curate
@@ -20,6 +21,7 @@ from tests.curate.frames.container.test_immersive import views
 from tests.curate.frames.container.test_side_data import with_entry_box
 from tests.curate.frames.decode.test_lasting_turn import film as turned_film
 from tests.curate.run.test_run import SMALL_WORDS, config, published, tree
+from tests.filter_footage import encode, over, pan
 from tests.media import write_video
 from tests.player import ffmpeg
 from tests.telecine import NTSC, fields_of, woven
@@ -233,6 +235,21 @@ def test_hdr_of_10_bits_in_parts_has_the_same_bytes(tmp_path: Path) -> None:
         frame = next(container.decode(video=0))
     assert frame.format.name == "yuv420p10le"
     assert light_of(frame).levels == (1000, 400)
+
+
+@thorough
+def test_text_in_parts_is_what_one_pass_reads(tmp_path: Path) -> None:
+    """What OCR reads rides beside the clips that parts encode ahead."""
+    film = encode(
+        tmp_path / "titled.mp4", over(pan(150), "and then they went home", (0.5, 0.88)), options={"g": "30"}
+    )
+    scored = {"ocr": "rapidocr"}
+    for name, run in (("whole", {}), ("parts", PARTS)):
+        curate([str(film)], str(tmp_path / name), config(scores=scored, run=run, spans={"max_clip_s": 2.0}))
+    assert tree(tmp_path / "parts") == tree(tmp_path / "whole")
+    scores = pq.read_table(tmp_path / "whole/scores.parquet")["scores"].to_pylist()
+    assert len(scores) > 1
+    assert all(dict(one)["ocr_chars"] > 15 for one in scores)
 
 
 @pytest.mark.parametrize("write", but([damaged], [damaged, odd], ()))
