@@ -22,7 +22,7 @@ from tests.energon import energon_samples
 from tests.foreign_tars import by_tarfile, by_webdataset, video
 from tests.media import read_number
 from tests.s3server import FaultyProxy, make_bucket, s3_client, s3_server
-from tests.thorough import thorough
+from tests.thorough import nightly, thorough
 from tests.warm import Warm
 
 
@@ -169,7 +169,7 @@ def test_a_prefix_of_s3_is_read_once(mixed: Path, endpoint: str) -> None:
     assert dataset.index.equals(open_dataset(mixed).index)
 
 
-@thorough
+@nightly
 def test_a_killed_run_goes_on_and_reads_no_finished_tar_again(
     tmp_path: Path, raw: Path, endpoint: str, warm: Warm
 ) -> None:

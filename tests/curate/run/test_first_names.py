@@ -108,8 +108,8 @@ def test_after_an_update_and_a_take_down_readers_of_the_folder_see_the_newest_re
 @pytest.mark.parametrize(
     "behind",
     [
-        r"^manifest\.json$",
-        pytest.param(r"^README\.md$", marks=thorough),
+        pytest.param(r"^manifest\.json$", marks=thorough),
+        pytest.param(r"^README\.md$", marks=nightly),
         pytest.param(r"^index\.parquet$", marks=nightly),
         pytest.param(r"^plan\.arrow$", marks=nightly),
     ],

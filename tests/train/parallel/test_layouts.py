@@ -84,9 +84,7 @@ ALWAYS = ("ring-tp", "pp-zero-then-fsdp")
 OFTEN = (
     "hsdp-once",
     "st-dit-ulysses-fsdp",
-    "tp-fsdp",
     "tp-then-ring-zero",
-    "pp",
     "pp-tp",
     "tp-then-pp",
 )

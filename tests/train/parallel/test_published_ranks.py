@@ -57,8 +57,6 @@ ALWAYS = ("wan, adapters, Ulysses",)
 OFTEN = (
     "hunyuan, ring, FSDP",
     "wan, picture before grey, ring, FSDP",
-    "wan, kept frames, adapters, Ulysses",
-    "wan, ZeRO-1",
     "cogvideox, FSDP",
     "cosmos, Ulysses",
 )
