@@ -137,7 +137,7 @@ class SourceStageConfig(BaseModel, frozen=True, extra="forbid"):
             the ledger notices.
     """
 
-    REVISION: ClassVar = 88
+    REVISION: ClassVar = 89
 
     probe: ProbeConfig = ProbeConfig()
     shots: ShotConfig = ShotConfig()

@@ -265,9 +265,9 @@ def _fill_ticks(
         between = np.arange(1, count[index])
         short = min(instant, room[index] / (count[index] + 1))
         filled[anchors[index] + between] = filled[anchors[index]] + between * short
-    if squeezed[
-        rising_indices[-1] + 1 :
-    ].all():  # up to the end, where no later stamp tells how little room there is
+    # Up to the end no later stamp tells how little room there is.
+    behind = squeezed[rising_indices[-1] + 1 :]
+    if behind.all() and len(behind) == frames - 1 - anchors[-1]:
         filled[anchors[-1] + 1 :] = filled[anchors[-1]] + np.arange(1, frames - anchors[-1]) * instant
     shifts = moved[np.clip(np.searchsorted(anchors, frame_indices, side="right") - 1, 0, None)]
     return filled, shifts

@@ -78,6 +78,8 @@ def test_frames_squeezed_to_the_end_have_no_time() -> None:
     assert made.times_s[-1] == pytest.approx(8.0, abs=0.002)
     assert made.left_out(0, 301) == "101 of 301 frames, each shown for less than 1.5 ms, are left out"
     assert made.clip_frames(0, 301).tolist()[:199] == list(range(199))
+    unstamped = timeline([*before, None, None], Fraction(1, 1000), 40, Fraction(25), (), 60.0)
+    assert unstamped.clip_frames(0, 202).tolist() == list(range(202))
 
 
 def test_squeezed_frames_have_no_time_in_either_order_of_stamps() -> None:
