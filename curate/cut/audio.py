@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
@@ -20,6 +20,7 @@ from reelweave.curate.cut.mp4 import Mp4
 from reelweave.curate.cut.sound_state import reservoir_begin
 from reelweave.curate.frames.container.channel_order import channel_order, reorder
 from reelweave.loader.errors import refuse_shortage
+from reelweave.loader.text import pluralize
 
 COPIED = frozenset({"aac", "mp3", "ac3", "eac3", "opus"})
 """Codecs that MP4 and its readers support, by their names in FFmpeg."""
@@ -33,6 +34,9 @@ _SQUEEZED = 0.9  # share of a packet that the next one covers
 _PROBED_PACKETS = 4
 NO_SOUND = "no sound of its source lies beside it, by its time stamps"
 LAST_PACKET = "the last packet of its sound is damaged, and left out"
+_MOST_DAMAGED = 0.05
+"""Share of a clip's packets of sound that may be damaged, and silent; one always may."""
+
 READ_BEFORE_S = Fraction(1, 2)
 """Sound that is read before a clip; a decoder has settled by then (WMA, TrueHD, codecs of speech)."""
 
@@ -46,12 +50,14 @@ class Sound:
         data: MP4 file with one audio stream that begins with the clip; empty without sound.
         fault: Reason why the source's sound is left out, or None.
         remark: Words on what is lost of sound that is kept, or why a clip has none; "" for nothing.
+        mended: Function that returns the sound encoded, silent where it is damaged, for copied sound; else None.
     """
 
     name: str = "none"
     data: bytes = b""
     fault: str | None = None
     remark: str = ""
+    mended: Callable[[], Sound] | None = None
 
 
 @dataclass(frozen=True)
@@ -109,23 +115,57 @@ def sound_of(
     if codec == "mp3":
         begin = reservoir_begin([bytes(packet) for packet in packets[:stop]], begin)
     chosen = packets[begin:stop]
+
+    def encoded() -> Sound:
+        return _encoded(stream, packets[:stop], lead, start_s, duration_s, config)
+
     try:
         laid = joined_lead(slices[begin:stop], frame_size)
         if _copyable(stream, laid, chosen):  # whether it decodes is verified in the clip
             with contextlib.suppress(av.error.FFmpegError):  # MP4 has no MP3 below 16 kHz
-                return Sound(f"copy:{codec}", _copy(stream, chosen, laid, rate))
-        remarks: list[str] = []
-        decoded = _decode_packets(stream, packets[:stop], lead, remarks)
-        track = aac.samples(decoded, start_s, duration_s)
+                return Sound(f"copy:{codec}", _copy(stream, chosen, laid, rate), mended=encoded)
+    except ValueError as error:
+        return damaged_sound(codec, str(error))
+    return encoded()
+
+
+def damaged_sound(codec: str, how: str) -> Sound:
+    """Return no sound for a clip, since that of its source is damaged."""
+    return Sound(
+        fault=f"its {codec} sound is damaged: {how}", remark=f"its {codec} sound is damaged, and left out"
+    )
+
+
+def _encoded(
+    stream: AudioStream,
+    packets: Sequence[Packet[AudioStream]],
+    lead: int,
+    start_s: Fraction,
+    duration_s: Fraction,
+    config: CutConfig,
+) -> Sound:
+    """Return the sound of a clip, decoded and encoded; silent where a few packets behind the lead are damaged."""
+    codec = stream.codec_context.codec.canonical_name
+    damaged: list[int] = []
+    try:
+        track = aac.samples(_decode_packets(stream, packets, lead, damaged), start_s, duration_s)
+        if len(damaged) > max(1, _MOST_DAMAGED * (len(packets) - lead)):
+            return damaged_sound(codec, f"{len(damaged)} of {len(packets) - lead} packets")
         if track is None:
-            return Sound(remark=NO_SOUND)
+            return damaged_sound(codec, "its only packet") if damaged else Sound(remark=NO_SOUND)
+        remarks: list[str] = []
         if track.mixed_from:
             mix = "mono" if len(track.samples) == 1 else "stereo"
-            remarks.insert(0, f"its sound of {track.mixed_from} channels is mixed down to {mix}")
+            remarks.append(f"its sound of {track.mixed_from} channels is mixed down to {mix}")
+        if damaged == [len(packets) - 1]:  # as in a file that is cut off within a packet
+            remarks.append(LAST_PACKET)
+        elif damaged:
+            much = pluralize(len(damaged), "damaged packet")
+            remarks.append(f"{much} of its sound {'is' if len(damaged) == 1 else 'are'} silent")
         return Sound("aac", aac.encode(track, config.audio_bitrate_kbps), remark="; ".join(remarks))
     except (av.error.FFmpegError, ValueError) as error:
         refuse_shortage(error)
-        return Sound(fault=f"its {codec} sound is damaged: {error}")
+        return damaged_sound(codec, "it cannot be encoded")
 
 
 def slices_of(
@@ -289,12 +329,9 @@ def _frame_size(stream: AudioStream, packets: Sequence[Packet[AudioStream]]) -> 
 
 
 def _decode_packets(
-    stream: AudioStream, packets: Sequence[Packet[AudioStream]], lead: int, remarks: list[str]
+    stream: AudioStream, packets: Sequence[Packet[AudioStream]], lead: int, damaged: list[int]
 ) -> Iterator[AudioFrame]:
-    """Decode packets after a flush; an error in any of them raises, but in the first ``lead`` and the last one.
-
-    A file that is cut off ends within a packet, which is then said in ``remarks``.
-    """
+    """Decode packets after a flush, and note those behind the first ``lead`` that do not decode whole."""
     context = stream.codec_context
     context.flush_buffers()
     order = channel_order(stream)
@@ -303,14 +340,13 @@ def _decode_packets(
             decoded = context.decode(packet)
         except av.error.FFmpegError as error:
             refuse_shortage(error)
-            if lead < index == len(packets) - 1:
-                remarks.append(LAST_PACKET)
-            elif index >= lead:
-                raise
+            if index >= lead:
+                damaged.append(index)
             continue
-        for frame in decoded:
-            if frame.is_corrupt and index >= lead:
-                raise ValueError("it decodes with damage")
+        whole = [frame for frame in decoded if not frame.is_corrupt or index < lead]
+        if len(whole) < len(decoded):
+            damaged.append(index)
+        for frame in whole:
             yield reorder(frame, order)
 
 

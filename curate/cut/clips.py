@@ -18,7 +18,7 @@ from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
 from reelweave.curate.cut import encode
-from reelweave.curate.cut.audio import Sound
+from reelweave.curate.cut.audio import Sound, damaged_sound
 from reelweave.curate.cut.clip import CodecMode, CutClip, CutError, EncodedSpans, FailedClip, Observe
 from reelweave.curate.cut.config import CutConfig
 from reelweave.curate.cut.copy import PacketInfo, copy, copyable, format_of, packet_infos
@@ -368,7 +368,9 @@ class _Pass:
                     audio_dbfs=verify(data, frames, rate, size, sound=True, extent=extent),
                 )
             except DamagedSoundError as error:
-                sound = Sound(fault=f"its {sound.name.removeprefix('copy:')} sound is damaged: {error}")
+                if sound.mended is not None:
+                    return self._assemble_clip(span, mode, picture, frames, rate, sound.mended())
+                sound = damaged_sound(sound.name, str(error))
             except (av.error.FFmpegError, ValueError, CutError) as error:
                 refuse_shortage(error)
                 sound = Sound(fault=f"its sound does not fit beside its pictures: {error}")

@@ -102,7 +102,7 @@ def _loudness(stream: AudioStream, packets: list[Packet[Stream]]) -> Floats:
                 meter.push(frame)
     except (av.error.FFmpegError, ValueError) as error:
         refuse_shortage(error)
-        raise DamagedSoundError(str(error)) from error
+        raise DamagedSoundError("it does not decode") from error
     return meter.take()
 
 

@@ -13,7 +13,6 @@ from reelweave.curate.cut import CutClip, CutConfig, FailedClip, cut
 from reelweave.curate.cut.clip import CutError
 from reelweave.curate.cut.encode import nvenc_fault
 from reelweave.curate.cut.verify import verify
-from reelweave.curate.filters import loudness_dbfs
 from reelweave.curate.frames.picture import Geometry
 from reelweave.curate.shots.spans import Span
 from tests.cutting import clips_of, cut_file, describe, look
@@ -216,19 +215,6 @@ def test_verification_finds_damage_at_both_ends(packet: int, tmp_path: Path) -> 
     verify(clip.data, 40, clip.rate, clip.geometry, sound=False)
     with pytest.raises(CutError):
         verify(spoilt(clip.data, packet), 40, clip.rate, clip.geometry, sound=False)
-
-
-def test_damaged_sound_costs_a_clip_its_sound_alone(tmp_path: Path) -> None:
-    path = write_video(tmp_path / "a.mp4", (40,), audio=True)
-    (whole,) = clips_of(path)
-    assert whole.audio == "copy:aac"
-    assert np.array_equal(whole.audio_dbfs, loudness_dbfs(whole.data))
-    path.write_bytes(spoilt(path.read_bytes(), 30, "audio"))
-    (clip,) = clips_of(path)
-    assert clip.audio == "none"
-    assert (clip.audio_fault or "").startswith("its aac sound is damaged: ")
-    assert not len(clip.audio_dbfs)
-    assert read_numbers(clip.data) == list(range(40))
 
 
 def test_verification_of_the_whole_finds_damage_in_the_middle(tmp_path: Path) -> None:
