@@ -137,7 +137,7 @@ class SourceStageConfig(BaseModel, frozen=True, extra="forbid"):
             the ledger notices.
     """
 
-    REVISION: ClassVar = 89
+    REVISION: ClassVar = 90
 
     probe: ProbeConfig = ProbeConfig()
     shots: ShotConfig = ShotConfig()

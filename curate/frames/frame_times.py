@@ -20,6 +20,7 @@ from reelweave.curate.frames.clocks.rates import (
 )
 from reelweave.curate.frames.interlace import FieldOrder
 from reelweave.curate.frames.picture import Shape
+from reelweave.loader.text import pluralize
 
 _SEVERAL_TICKS = 1.5
 """Frames of the stated rate, in the usual distance of stamps, above which that rate is the one of ticks."""
@@ -127,13 +128,15 @@ class FrameTimes:
             return ""
         slots = np.unique(self.clip_frames(first, last))
         visible = int((~fleeting(np.diff(self.times_s[first : last + 1]))).sum())
-        fleeting_frames = last - first - visible
-        if fleeting_frames > _FEW_LEFT_OUT * (last - first):
+        fleeting_frames, slotless = last - first - visible, visible - len(slots)
+        if fleeting_frames + slotless > _FEW_LEFT_OUT * (last - first):
+            of_all, at_rate = f"of {last - first} frames", f"at {float(self.clip_rate(first, last)):.5g} fps"
+            if not fleeting_frames:
+                return f"{slotless} {of_all} have no slot {at_rate}"
             ms = 1000 * FLEETING_S
-            return f"{fleeting_frames} of {last - first} frames, each shown for less than {ms:g} ms, are left out"
-        if visible - len(slots) > _FEW_LEFT_OUT * visible:
-            rate = float(self.clip_rate(first, last))
-            return f"{visible - len(slots)} of {last - first} frames have no slot at {rate:.5g} fps"
+            words = f"{fleeting_frames} {of_all}, each shown for less than {ms:g} ms, are left out"
+            further = pluralize(slotless, "further one has", "further ones have")
+            return f"{words}; {further} no slot {at_rate}" if slotless else words
         if last == self.frames and slots[-1] != last - 1:
             lasts_s = self.times_s[last] - self.times_s[last - 1]
             return f"the last frame, which lasts {1000 * lasts_s:.0f} ms, has no slot"

@@ -85,8 +85,8 @@ class _Restarts:
 
     def _ends_restart(self, packet: Packet[Any]) -> bool:
         """Return whether a packet goes on where the one before it ended, if it is delayed as the pictures are."""
-        own = self._step(packet, self._later.get(packet.stream.index, 0))
-        return abs(self._step(packet, self._all_later)) < min(_NEAR, abs(own) / 2)
+        step = self._step(packet, self._later.get(packet.stream.index, 0))
+        return abs(self._step(packet, self._all_later)) < min(_NEAR, abs(step) / 2)
 
     def _step(self, packet: Packet[Any], later: int) -> int:
         last, _ = self._ends.get(packet.stream.index, (None, 0))

@@ -10,7 +10,7 @@ import av
 import numpy as np
 import pytest
 
-from reelweave.curate.frames.frame_times import timeline
+from reelweave.curate.frames.frame_times import FrameTimes, timeline
 from tests.curate.cut.test_lookahead import config, curated, ready
 from tests.cutting import curated as records_of
 from tests.media import numbered_frame, read_numbers, write_video
@@ -240,3 +240,22 @@ def test_frames_that_are_shown_for_an_instant_are_left_out_and_counted(tmp_path:
     ((record, clip),) = records_of(path, tmp_path / "out")
     assert record.reason == "10 of 100 frames, each shown for less than 1.5 ms, are left out"
     assert read_numbers(clip) == [number - (number % 10 == 3) for number in range(100)]
+
+
+@pytest.mark.parametrize("late", [10, 3])
+def test_all_frames_that_a_clip_leaves_out_are_counted(late: int) -> None:
+    """Stamps by a camera's wall clock: some frames are too short to be seen, and others have no slot."""
+    gaps_s = np.full(250, 0.04)
+    gaps_s[5 : 5 + 16 * 10 : 10] = 0.001
+    gaps_s[6 : 6 + 16 * 10 : 10] = 0.079
+    gaps_s[170 : 170 + 8 * late : 8] = 0.005
+    gaps_s[171 : 171 + 8 * late : 8] = 0.075
+    times_s = np.concatenate([[0.0], np.cumsum(gaps_s)])
+    line = FrameTimes(times_s, Fraction(25), False, (), max_fps=60.0)
+    shown = len(np.unique(line.clip_frames(0, 250)))
+    rate = float(line.clip_rate(0, 250))
+    assert 250 - shown > 16
+    assert line.left_out(0, 250) == (
+        "16 of 250 frames, each shown for less than 1.5 ms, are left out;"
+        f" {250 - shown - 16} further ones have no slot at {rate:.5g} fps"
+    )
