@@ -48,7 +48,7 @@ class CutConfig(Settings):
     crop_bars: bool = Field(
         False,
         description="true: crop letterbox, pillarbox and other uniform borders that last for a whole clip. Its rows"
-        " tell the lines in crop_top_px and so on. Cropped clips are encoded, and long sources stay whole",
+        " tell the lines in crop_top_px and so on. Cropped clips are encoded",
     )
     encoder: Literal["x264", "nvenc", "auto"] = Field(
         "x264",

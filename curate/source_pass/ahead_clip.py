@@ -6,6 +6,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
+from reelweave.curate.cut.crop import Crop
 from reelweave.curate.cut.smart.plan import Plan
 from reelweave.curate.frames.frame_times import FrameTimes
 from reelweave.curate.shots.spans import Span
@@ -24,6 +25,7 @@ class AheadClip:
         collected: Samples of its frames.
         shown: Number of frames of the clip for each frame of the source.
         times_s: Display time of each frame, and the end of the last one.
+        crop: Lines of its pictures that were cropped, or None.
         plan: Plan of a smart cut, whose packets are counted from the first that was read; None where all is encoded.
     """
 
@@ -35,6 +37,7 @@ class AheadClip:
     shown: NDArray[np.intp]
     times_s: NDArray[np.float64]
     plan: Plan | None
+    crop: Crop | None = None
 
 
 def shows(shown: NDArray[np.intp], span: Span, line: FrameTimes) -> bool:

@@ -192,7 +192,7 @@ class LookaheadEncoder:
             data, collected = self._read(encoded)
             times_s = np.array(self._times_s[first : encoded.last + 1])
             rate, shown, plan = encoded.rate, encoded.shown, encoded.plan
-            yield AheadClip(first, encoded.last, rate, data, collected, shown, times_s, plan)
+            yield AheadClip(first, encoded.last, rate, data, collected, shown, times_s, plan, encoded.crop)
         self._encoded.clear()
 
     def _read(self, encoded: _Encoded) -> tuple[bytes, ClipPictures]:

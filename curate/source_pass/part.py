@@ -80,8 +80,6 @@ def _whole(header: Probe, config: SourceStageConfig) -> str | None:
         return "deinterlacing looks at the frames around"
     if header.metadata.get("alpha_mode") == "1":
         return "its decoder with alpha is another one"
-    if config.cut.crop_bars:
-        return "bars are measured in a pass over the whole"
     if config.cut.mode not in ("encode", "smart"):
         return "packets are copied only in a pass over the whole"
     if make_detector(config.shots, header.fps).analysis_size != PICTURE:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import math
 from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from av.video.frame import VideoFrame
@@ -33,8 +35,32 @@ _EVEN_PAIR = 0.25  # width of the narrower bar of a pair over the wider one
 
 _Luma = NDArray[np.uint8] | NDArray[np.uint16]
 
+_FIELDS = 3  # of a side of a frame: depth, end and level
+
 _NO_END = 1.0
 """Depth of a bar without an end: the whole picture has its colour."""
+
+
+@dataclass(frozen=True, eq=False)
+class BarNotes:
+    """Bars of the measured frames of a source, or of a part of it.
+
+    Attributes:
+        frames: int64 [n]: index of each measured frame.
+        edges: float32 [n, 4, 3]: depth, end and level of the bar at each side.
+    """
+
+    frames: NDArray[np.int64]
+    edges: NDArray[np.float32]
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the notes as named arrays."""
+        return {"bar_frames": self.frames, "bar_edges": self.edges}
+
+    @classmethod
+    def read(cls, arrays: Mapping[str, NDArray[Any]]) -> BarNotes | None:
+        """Return the notes that `arrays` returned, or None where there are none."""
+        return cls(arrays["bar_frames"], arrays["bar_edges"]) if "bar_frames" in arrays else None
 
 
 class BarMeter:
@@ -50,19 +76,27 @@ class BarMeter:
     def __init__(self, time_base: Fraction, fps: float) -> None:
         self._time_base, self._fps = float(time_base), fps
         self._frames = 0  # so far
-        self._due_s = -math.inf
+        self._interval: int | None = None  # in which the last frame is shown
         self._turn, self._rotation = Orientation(), 0
         self._indices = array("q")
         self._edges = array("f")  # `_edge` of each side of each measured frame
 
+    @classmethod
+    def of_notes(cls, notes: BarNotes) -> Self:
+        """Return a meter of a source all of whose frames were measured."""
+        meter = cls(Fraction(1), 1.0)
+        meter._indices.extend(notes.frames.tolist())
+        meter._edges.extend(notes.edges.ravel().tolist())
+        return meter
+
     def push(self, frame: VideoFrame) -> None:
         """Take the next decoded frame."""
-        shown_s = self._frames / self._fps if frame.pts is None else frame.pts * self._time_base
+        interval = self._interval_of(frame.pts)
         self._frames += 1
-        # A clock that steps back begins anew.
-        if self._due_s - 2 / _PER_S < shown_s < self._due_s:
+        # The first frame of each interval is measured, wherever the first frame of all lies.
+        if interval == self._interval:
             return
-        self._due_s = (math.floor(shown_s * _PER_S) + 1) / _PER_S
+        self._interval = interval
         if frame.key_frame or frame.rotation != self._rotation:
             self._turn, self._rotation = orientation_of(frame), frame.rotation
         stored, shift = _luma(frame)
@@ -70,6 +104,26 @@ class BarMeter:
         self._indices.append(self._frames - 1)
         for lines in (luma, luma[::-1], luma.T, luma.T[::-1]):
             self._edges.extend(_edge(lines, shift))
+
+    def _interval_of(self, pts: int | None) -> int:
+        shown_s = self._frames / self._fps if pts is None else pts * self._time_base
+        return math.floor(shown_s * _PER_S)
+
+    def notes(self, frames: int) -> BarNotes:
+        """Return what was measured of the first frames, for that of other parts of the source to be joined to."""
+        indices = np.array(self._indices, np.int64)
+        count = int(np.searchsorted(indices, frames))
+        edges = np.array(self._edges, np.float32).reshape(-1, len(SIDES), _FIELDS)
+        return BarNotes(indices[:count], edges[:count])
+
+    def join(self, notes: BarNotes, pts: Sequence[int]) -> None:
+        """Take the notes of the next part of a source, and the stamps of its frames."""
+        skips = len(pts) > 0 and self._interval_of(pts[0]) == self._interval
+        self._indices.extend((notes.frames[skips:] + self._frames).tolist())
+        self._edges.extend(notes.edges[skips:].ravel().tolist())
+        if len(pts):
+            self._interval = self._interval_of(pts[-1])
+        self._frames += len(pts)
 
     def crop(self, first: int, last: int, size: Geometry) -> Crop | None:
         """Return what a clip loses, or None for nothing.
@@ -83,7 +137,7 @@ class BarMeter:
         """
         indices = np.frombuffer(self._indices, np.int64)
         begin, end = np.searchsorted(indices, [first, last])
-        edges = np.frombuffer(self._edges, np.float32).reshape(-1, len(SIDES), 3)[begin:end]
+        edges = np.frombuffer(self._edges, np.float32).reshape(-1, len(SIDES), _FIELDS)[begin:end]
         if not len(edges):
             return None
         (top, bottom), (left, right) = (

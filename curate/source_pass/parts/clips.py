@@ -17,6 +17,7 @@ from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
 from reelweave.curate.config import SourceStageConfig
+from reelweave.curate.cut.crop import BarMeter, Crop
 from reelweave.curate.cut.smart.ahead import SmartAhead, agrees
 from reelweave.curate.cut.smart.noted import form_values
 from reelweave.curate.cut.smart.packets import SmartPackets
@@ -55,6 +56,7 @@ class PartAhead:
         part: The part.
         segments: Segments that a list names.
         smart: Notes on the packets that are read for the part, for ``cut.mode=smart``.
+        bars: Bars of its frames, for ``cut.crop_bars``; it takes each frame first.
 
     Attributes:
         size: Size of its clips, by the first frame of the part.
@@ -70,6 +72,7 @@ class PartAhead:
         part: Part,
         segments: Sequence[Segment],
         smart: SmartPackets | None,
+        bars: BarMeter | None,
     ) -> None:
         fps = header.fps
         # A guess needs no network.
@@ -82,7 +85,7 @@ class PartAhead:
         )
         self._encoder: LookaheadEncoder | None = None
         self.size: Geometry | None = None
-        self._stream, self._smart = stream, smart
+        self._stream, self._smart, self._bars = stream, smart, bars
         self._stack, self._found, self._config = stack, header, config
         self._time_base, self._source_bytes = stream.time_base or Fraction(1, 1000), source_bytes
         self._begin_pts = stream.start_time  # where it is not the first frame's, no clip is used
@@ -109,6 +112,7 @@ class PartAhead:
                 self._config,
                 self._begin_pts,
                 None if smart is None else SmartAhead(self._stream, smart, self.size, self._config.cut),
+                self._bars,
             )
             self._encoder = self._stack.enter_context(encoder)
         self._detector.push(picture)
@@ -171,6 +175,7 @@ def keep_clips(store: PartStore, part_index: int, size: Geometry | None, clips: 
             f"{clip.first}.times_s": clip.times_s,
             f"{clip.first}.rate": rate,
             f"{clip.first}.plan": _json(None if clip.plan is None else asdict(clip.plan)),
+            f"{clip.first}.crop": _json(None if clip.crop is None else asdict(clip.crop)),
         }
     store.put(_INDEX, part_index, index)
 
@@ -186,6 +191,7 @@ class PartClips:
         size: Size of its clips.
         smart: Notes on all packets of the source for ``cut.mode=smart``, else None.
         packets: Number of the first packet of each part.
+        bars: Bars of all frames of the source for ``cut.crop_bars``, else None.
     """
 
     def __init__(
@@ -197,7 +203,9 @@ class PartClips:
         size: Geometry,
         smart: SmartPackets | None = None,
         packets: Sequence[int] = (),
+        bars: BarMeter | None = None,
     ) -> None:
+        self._bars, self._crops = bars, dict[int, Crop | None]()
         self._store, self._line, self._size, self._smart = store, line, size, smart
         self._plans: dict[int, Plan | None] = {}
         self._places: dict[int, tuple[int, int]] = {}  # of clips by first frame: part and first frame in it
@@ -215,6 +223,7 @@ class PartClips:
                     self._places[first] = part, local_first
                     rate = Fraction(*index[f"{local_first}.rate"].tolist())
                     self._index[first] = index[name], index[f"{local_first}.times_s"], rate
+                    self._crops[first] = Crop.of_values(json.loads(index[f"{local_first}.crop"].tobytes()))
                     if smart is not None:
                         plan = json.loads(index[f"{local_first}.plan"].tobytes())
                         self._plans[first] = None if plan is None else plan_of(plan).moved(packets[part])
@@ -231,7 +240,12 @@ class PartClips:
         )
         if not same_timing or not shows(shown, span, line):
             return False
-        return self._smart is None or agrees(self._smart, self._plans[span.first], span, line, self._size)
+        crop = self._crops[span.first]
+        if self._bars is not None and self._bars.crop(span.first, span.last, self._size) != crop:
+            return False
+        if self._smart is None or crop is not None:  # nothing is copied of what is cropped
+            return True
+        return agrees(self._smart, self._plans[span.first], span, line, self._size)
 
     def get(self, span: Span, /) -> bytes | None:
         """Return a span as an MP4 file of pictures only, index last, or None when it was not encoded."""

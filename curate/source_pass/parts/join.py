@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reelweave.curate.config import SourceStageConfig
+from reelweave.curate.cut.crop import BarMeter, BarNotes
 from reelweave.curate.cut.smart.noted import PacketNotes, first_packets, join_notes
 from reelweave.curate.cut.smart.packets import SmartPackets
 from reelweave.curate.frames.budget import check_pixels
@@ -71,6 +72,7 @@ class Joined:
         packets: Number of the first packet of each part, for ``cut.mode=smart``.
         notes: Notes on all packets for ``cut.mode=smart``, or None.
         smart: The same notes, as a cut reads them.
+        bars: Bars of all frames for ``cut.crop_bars``, or None.
         remark: Words on its streams and the choice among them; sources of which anything else is to be said stay whole.
     """
 
@@ -88,7 +90,7 @@ class Joined:
     notes: PacketNotes | None = None
     smart: SmartPackets | None = None
     remark: str = ""
-    bars: None = None  # sources whose bars are cropped stay whole
+    bars: BarMeter | None = None
 
     def with_smart(self, file: BinaryIO, max_bits: int) -> "Joined":
         """Return it with what smart cuts read of its notes, where there are any."""
@@ -135,7 +137,8 @@ class Joined:
     def arrays(self) -> Arrays:
         luma, steps = (np.array(series, np.float64) for series in self.stats.values)
         notes = {} if self.notes is None else self.notes.arrays()
-        return {"times_s": self.timeline.times_s, "luma": luma, "steps": steps, **notes}
+        bars = {} if self.bars is None else self.bars.notes(self.timeline.frames).arrays()
+        return {"times_s": self.timeline.times_s, "luma": luma, "steps": steps, **notes, **bars}
 
     @classmethod
     def read(cls, store: PartStore) -> "Joined":
@@ -158,6 +161,7 @@ class Joined:
             tuple(values["packets"]),
             PacketNotes.read(values, arrays),
             remark=values["remark"],
+            bars=None if (bars := BarNotes.read(arrays)) is None else BarMeter.of_notes(bars),
         )
 
 
@@ -198,7 +202,7 @@ def join(
             stored = "; ".join(filter(None, (immersive(frame), oblique(frame))))
             if config.cut.max_bits > 8:
                 depth = geometry(frame, header.pixel_aspect, config.cut.max_bits)
-    joiner = _Joiner(header, config, SoundStamps(tick_s), segments)
+    joiner = _Joiner(header, config, SoundStamps(tick_s), segments, time_base)
     for part_index in range(count):
         note = store.note(SCAN, part_index)
         assert note is not None
@@ -254,6 +258,7 @@ def join(
         tuple(first_packets(joiner.notes)),
         join_notes(joiner.notes) if joiner.notes else None,
         remark="; ".join(filter(None, [stored, lead, remark, decoded.uneven_sound(line)])),
+        bars=joiner.bars,
     )
     check_wanted([span for span in merged.spans if span.fault is None], merged, config)
     return merged
@@ -263,9 +268,15 @@ class _Joiner:
     """Signals of all parts so far, in turn."""
 
     def __init__(
-        self, header: Probe, config: SourceStageConfig, sound: SoundStamps, segments: Sequence[Segment]
+        self,
+        header: Probe,
+        config: SourceStageConfig,
+        sound: SoundStamps,
+        segments: Sequence[Segment],
+        time_base: Fraction,
     ) -> None:
         fps = header.fps
+        self.bars = BarMeter(time_base, fps) if config.cut.crop_bars else None
         self.detector = detector_for(config, fps, segments)
         self.samples = SampleEmbeddings(stitch_for(config, segments), fps)
         self.stats = FrameStats()
@@ -301,6 +312,8 @@ class _Joiner:
             self.samples.push(len(self.pts), picture)
             self.stats.push(picture)
             self.pts.append(int(part.pts[len(self.pts) - self.firsts[-1]]))
+        if self.bars is not None and part.bars is not None:
+            self.bars.join(part.bars, part.pts.tolist())
         self.durations += part.durations.tolist()
         self.interlaced |= part.interlaced
         self.pixels += part.pixels

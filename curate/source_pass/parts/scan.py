@@ -8,7 +8,8 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from typing import Any, BinaryIO, Self, cast
 
 import numpy as np
@@ -19,6 +20,7 @@ from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
 from reelweave.curate.config import SourceStageConfig
+from reelweave.curate.cut.crop import BarMeter, BarNotes
 from reelweave.curate.cut.smart.noted import PacketNotes
 from reelweave.curate.cut.smart.packets import SmartPackets
 from reelweave.curate.frames.container.stream_choice import choose_sound
@@ -71,6 +73,7 @@ class PartSignals:
         behind: The same of the first frames behind its end.
         pixels: Number of pixels of all frames.
         notes: Notes on its packets for ``cut.mode=smart``, or None.
+        bars: Bars of its frames for ``cut.crop_bars``, or None.
     """
 
     pts: NDArray[np.int64]
@@ -85,6 +88,7 @@ class PartSignals:
     behind: tuple[tuple[int, int, int], ...]
     pixels: int
     notes: PacketNotes | None = None
+    bars: BarNotes | None = None
 
     def values(self) -> dict[str, Any]:
         """Return all but the arrays as JSON values."""
@@ -93,7 +97,8 @@ class PartSignals:
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         notes = {} if self.notes is None else self.notes.arrays()
-        return {**{name: getattr(self, name) for name in _ARRAYS}, **notes}
+        bars = {} if self.bars is None else self.bars.arrays()
+        return {**{name: getattr(self, name) for name in _ARRAYS}, **notes, **bars}
 
     def pictures(self) -> Iterator[NDArray[np.uint8]]:
         """Yield the small picture of each frame, [36, 64, 3]."""
@@ -108,7 +113,8 @@ class PartSignals:
         prints = {name: tuple(map(tuple, values[name])) for name in ("begin", "behind")}
         plain = {name: values[name] for name in _VALUES} | {name: arrays[name] for name in _ARRAYS}
         notes = PacketNotes.read(values, arrays)
-        return cls(**{**plain, "size": tuple(values["size"]), **prints, "notes": notes})
+        bars = BarNotes.read(arrays)
+        return cls(**{**plain, "size": tuple(values["size"]), **prints, "notes": notes, "bars": bars})
 
 
 def scan_part(
@@ -154,7 +160,9 @@ def scan_part(
         comb = CombMeter() if limits.interlaced != "keep" else None
         frames = _Frames(header.codec, end_pts)
         scale = Scaler(PICTURE)
-        ahead = PartAhead(stack, header, config, stream, container.size, part, segments, smart)
+        time_base = stream.time_base or Fraction(1, 1000)
+        bars = BarMeter(time_base, header.fps) if config.cut.crop_bars else None
+        ahead = PartAhead(stack, header, config, stream, container.size, part, segments, smart, bars)
         for frame in decoder.frames():
             if begin_pts is not None and not frames.seen:
                 # Leading frames belong to the part before.
@@ -169,6 +177,8 @@ def scan_part(
             ended = frames.take(frame, picture, fields, shape.kind)
             if smart is not None:
                 smart.show(frame, marks_of(frame))
+            if bars is not None:
+                bars.push(frame)
             ahead.push(frame, picture, shape)
             if comb is not None:
                 comb.push(frame)
@@ -196,7 +206,8 @@ def scan_part(
             raise SourceError("its frames do not follow its packets")
         notes = None if smart is None else _notes_of(smart, packets, frames)
         keep(ahead.size, ahead.clips(frames.pts, frames.durations, end_pts is None))
-        return frames.signals(packets, fields, decoder.interlaced, notes)
+        signals = frames.signals(packets, fields, decoder.interlaced, notes)
+        return signals if bars is None else replace(signals, bars=bars.notes(len(frames.pts)))
 
 
 def _notes_of(smart: SmartPackets, packets: _Packets, frames: _Frames) -> PacketNotes:

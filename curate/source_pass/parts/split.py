@@ -255,7 +255,9 @@ class SplitCut:
         merged = Joined.read(store).with_smart(file, self.cut.config.cut.max_bits)
         line = merged.timeline
         records = self.cut.plan_records(source, merged.sha256, merged.spans)
-        ahead = PartClips(store, part.number, merged.firsts, line, merged.size, merged.smart, merged.packets)
+        ahead = PartClips(
+            store, part.number, merged.firsts, line, merged.size, merged.smart, merged.packets, merged.bars
+        )
         arrays: dict[str, NDArray[Any]] = {}
         cut_records: list[Record] = []
         to_cut = [(merged.spans[index], records[index]) for index in merged.span_indices(part, records)]

@@ -17,6 +17,7 @@ import pytest
 from reelweave.curate.run.curate import curate
 from reelweave.loader.dataset import open_dataset
 from reelweave.loader.dataset.colour.light import light_of
+from tests.curate.cut.test_crop import two_shots, widening
 from tests.curate.frames.container.test_immersive import views
 from tests.curate.frames.container.test_side_data import with_entry_box
 from tests.curate.frames.decode.test_lasting_turn import film as turned_film
@@ -235,6 +236,27 @@ def test_hdr_of_10_bits_in_parts_has_the_same_bytes(tmp_path: Path) -> None:
         frame = next(container.decode(video=0))
     assert frame.format.name == "yuv420p10le"
     assert light_of(frame).levels == (1000, 400)
+
+
+@thorough
+@pytest.mark.parametrize("mode", ["encode", "smart"])
+def test_bars_in_parts_are_those_of_one_pass(mode: str, tmp_path: Path) -> None:
+    """Frames are measured in the same moments, wherever a part begins; wrong guesses are cut anew."""
+    path = encode(tmp_path / "bars.mp4", [*two_shots(), *widening()], options={"g": "30"})
+    values = {"crop_bars": True, "mode": mode}
+    for name, run in (("whole", {}), ("parts", PARTS)):
+        curate([str(path)], str(tmp_path / name), config(cut=values, run=run))
+    assert tree(tmp_path / "parts") == tree(tmp_path / "whole")
+    scores = pq.read_table(tmp_path / "whole/scores.parquet")["scores"].to_pylist()
+    assert sum("crop_top_px" in dict(one) for one in scores) >= 3
+    seen: list[str] = []
+    curate(
+        [str(path)],
+        str(tmp_path / "again"),
+        config(cut=values, run=PARTS),
+        lambda one: seen.append(one.current),
+    )
+    assert any("parts cut" in one for one in seen)
 
 
 @thorough
