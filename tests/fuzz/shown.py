@@ -7,7 +7,8 @@ import argparse
 import io
 import re
 import subprocess
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -39,11 +40,13 @@ class Shown:
         times_s: When each picture is shown, rising.
         numbers: The numbers in the pictures.
         clicks_s: When clicks begin.
+        decoded: The numbers in the order of the decoder.
     """
 
     times_s: NDArray[np.float64]
     numbers: list[int]
     clicks_s: list[float]
+    decoded: tuple[int, ...] = ()
 
     @property
     def frame_s(self) -> float:
@@ -54,6 +57,10 @@ class Shown:
         return replace(
             self, times_s=self.times_s + lead_s, clicks_s=[click + lead_s for click in self.clicks_s]
         )
+
+    def in_turn(self) -> "Shown":
+        """The same by a player that shows pictures as its decoder gives them, whatever the stamps say."""
+        return replace(self, numbers=list(self.decoded) or self.numbers)
 
     def near(self, at_s: float, within_s: float) -> set[int]:
         """Numbers of the pictures that are on screen near a time."""
@@ -76,8 +83,9 @@ class Shown:
 
 def shown(times_s: list[float], pictures: NDArray[np.uint8], begin_s: float, clicks_s: list[float]) -> Shown:
     order = np.argsort(times_s, kind="stable")
-    numbers = [read_number(pictures[at]) for at in order]
-    return Shown(np.array(times_s)[order] - begin_s, numbers, [at_s - begin_s for at_s in clicks_s])
+    decoded = tuple(read_number(picture) for picture in pictures)
+    numbers = [decoded[at] for at in order]
+    return Shown(np.array(times_s)[order] - begin_s, numbers, [at_s - begin_s for at_s in clicks_s], decoded)
 
 
 def clicks_of(samples: NDArray[np.float32]) -> list[float]:
@@ -120,7 +128,7 @@ def by_pyav(source: Path | bytes) -> Shown | None:
         return None
     with container:
         try:
-            for frame in container.decode():
+            for frame in container.decode([*container.streams.video[:1], *container.streams.audio[:1]]):
                 if frame.time is None:
                     continue
                 if isinstance(frame, av.VideoFrame):
@@ -154,10 +162,20 @@ def _mono(frame: av.AudioFrame) -> NDArray[Any]:
 
 def differences(film: StrangeFilm, out: Path) -> list[str]:
     """Differences between clips and what all players show of a film, of which no reason says a word."""
-    records = curated(film.path, out, spans={"min_clip_s": 1.0})
-    judges = [judge for judge in (by_program(film.path), by_pyav(film.path)) if judge is not None]
+    return compare(film, curated(film.path, out, spans={"min_clip_s": 1.0}), judges_of(film.path))
+
+
+def judges_of(path: Path) -> list[Shown]:
+    """What FFmpeg's program and a plain reading show, of those that can read a film."""
+    return [judge for judge in (by_program(path), by_pyav(path)) if judge is not None]
+
+
+def compare(film: StrangeFilm, records: list[tuple[Record, bytes]], judges: Sequence[Shown]) -> list[str]:
+    """The same, of records with their clips and what players show."""
     if not judges:
         return []
+    judges = list(judges)
+    judges += [judge.in_turn() for judge in judges]
     # Times of the accounting count from the first picture in the file, which players may leave out.
     if records[0][0].state == "failed":
         judges += [judge.behind(records[0][0].end_s) for judge in judges]
@@ -169,7 +187,7 @@ def differences(film: StrangeFilm, out: Path) -> list[str]:
             found.append(f"{end_s:.2f} s in the accounting, {lasts_s[0]:.2f} s in players")
     for record, data in records:
         if data and not record.reason and (clip := by_pyav(data)) is not None:
-            for check in (_wrong, _lost, partial(_apart, rate=float(film.rate))):
+            for check in (_wrong, _lost, _mute, partial(_apart, rate=float(film.rate))):
                 words = [check(record, clip, judge, is_coded) for judge in judges]
                 found += words[:1] if all(words) else []
     return found
@@ -198,23 +216,50 @@ def _lost(record: Record, clip: Shown, judge: Shown, is_coded: bool) -> str:
     return f"{len(lost)} pictures are missing: {lost[:5]}" if len(lost) > 1 else ""
 
 
+def _mute(record: Record, clip: Shown, judge: Shown, is_coded: bool) -> str:
+    inside = [click for click in judge.clicks_s if record.start_s + 0.2 < click < record.end_s - 0.2]
+    lost = [
+        round(click, 2)
+        for click in inside
+        if all(abs(record.start_s + own - click) > 0.45 for own in clip.clicks_s)
+    ]
+    is_said = record.audio.startswith("none (")
+    return f"no click in the clip ({record.audio}): {lost[:3]}" if lost and not is_said else ""
+
+
 def _apart(record: Record, clip: Shown, judge: Shown, is_coded: bool, rate: float) -> str:
     own, theirs = clip.offsets_s(rate), judge.offsets_s(rate)
     moved = {second: round(1000 * (own[second] - theirs[second])) for second in own if second in theirs}
-    most_ms = 1000 * (APART_CODED_S if is_coded else APART_S)
+    most_ms = 1000 * max(APART_CODED_S if is_coded else APART_S, judge.frame_s / 4)
     return f"sound is off by ms: {moved}" if any(abs(off_ms) > most_ms for off_ms in moved.values()) else ""
 
 
-def report(seeds: range, folder: Path) -> Iterator[str]:
-    """Yield a line for each film that differs, and one at the end."""
-    made = differing = 0
+def report(seeds: range, folder: Path, *, all_words: bool = False) -> Iterator[str]:
+    """Yield a line for each film that differs, and one at the end for each program that wrote films again."""
+    results: dict[str, Counter[str]] = {}
+    skipped = Counter[str]()
     for seed, film in films(seeds, folder):
-        if film is not None:
-            made += 1
-            found = differences(film, folder / str(seed) / "out")
-            differing += bool(found)
-            if found:
-                yield "\n    ".join([f"{seed} ({film.path.suffix[1:]})", *film.steps, *found])
+        if film is None:
+            continue
+        records = curated(film.path, folder / str(seed) / "out", spans={"min_clip_s": 1.0})
+        judges = judges_of(film.path)
+        found = compare(film, records, judges)
+        words = sorted({record.reason for record, _ in records if record.reason})
+        has_clips = any(data for _, data in records)
+        result = "wrong" if found else "right" if not words else "said" if has_clips else "refused"
+        results.setdefault(" + ".join(film.writers) or "FFmpeg", Counter())[result] += 1
+        skipped.update(film.skipped)
+        if found or (all_words and words):
+            said = [f"says: {reason}" for reason in words]
+            said += [f"players show {len(judge.numbers)} to {judge.times_s[-1]:.2f} s" for judge in judges]
+            frames, end_s = sum(record.frames for record, _ in records), max(r.end_s or 0 for r, _ in records)
+            said.append(f"clips show {frames}, the accounting ends at {end_s:.2f} s")
+            yield "\n    ".join([f"{seed} ({film.path.suffix[1:]}) {result}", *film.steps, *found, *said])
+    for why in sorted(skipped):
+        yield f"{skipped[why]} steps left out: {why}"
+    for writers in sorted(results):
+        yield f"{writers}: {', '.join(f'{count} {result}' for result, count in sorted(results[writers].items()))}"
+    made, differing = sum(c.total() for c in results.values()), sum(c["wrong"] for c in results.values())
     yield f"{made} films of {len(seeds)} seeds, {differing} differ without a word"
 
 
@@ -223,6 +268,9 @@ if __name__ == "__main__":
     parser.add_argument("folder", type=Path, help="where films and clips are kept")
     parser.add_argument("first", type=int, help="first seed")
     parser.add_argument("last", type=int, help="one past the last seed")
+    parser.add_argument(
+        "--said", action="store_true", help="show films of which a reason says something, too"
+    )
     options = parser.parse_args()
-    for line in report(range(options.first, options.last), options.folder):
-        print(line)
+    for line in report(range(options.first, options.last), options.folder, all_words=options.said):
+        print(line, flush=True)

@@ -1,6 +1,7 @@
 """Films that random commands of FFmpeg's program make: encoded, cut, joined, moved in time and robbed of packets.
 
-Each picture holds its number, and a click sounds at each whole second. A seed always makes the same commands.
+Other programs write some of them again. Each picture holds its number, and a click sounds at each whole second.
+A seed always makes the same commands.
 """
 
 import random
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from tests.fuzz.other_writers import Source, rewrite
 from tests.media import numbered_frame
 from tests.player import SIZE, ffmpeg
 
@@ -29,7 +31,7 @@ CODECS: dict[str, tuple[Sequence[str], str, int]] = {
     "mpeg2video": (("-q:v 4", "-q:v 4 -bf 2"), "ts mpg mkv", 3),
     "mpeg4": (("", "-bf 2"), "avi mp4 mov mkv", 2),
     "libvpx-vp9": (("-deadline realtime -cpu-used 8",), "webm mkv mp4", 2),
-    "libsvtav1": (("-preset 12",), "mp4 mkv", 1),
+    "libsvtav1": (("-preset 12 -crf 20",), "mp4 mkv", 1),
     "mjpeg": (("-q:v 4 -pix_fmt yuvj420p",), "avi mov mkv", 1),
     "wmv2": (("-q:v 3",), "wmv avi", 1),
     "flv": (("-q:v 3",), "flv", 1),
@@ -69,11 +71,15 @@ class StrangeFilm:
         path: The film.
         rate: Frames per second of its numbers: frame n * rate stands beside click n.
         steps: Words of the commands, in turn.
+        writers: Programs other than FFmpeg's that wrote it again, in turn.
+        skipped: Why others did not, in words.
     """
 
     path: Path
     rate: Fraction
     steps: tuple[str, ...]
+    writers: tuple[str, ...] = ()
+    skipped: tuple[str, ...] = ()
 
 
 def raw_film(folder: Path, rate: str, seconds: int) -> tuple[Path, Path]:
@@ -89,13 +95,17 @@ def raw_film(folder: Path, rate: str, seconds: int) -> tuple[Path, Path]:
     return pictures, sound
 
 
-def make_film(seed: int, folder: Path, raw: Path | None = None) -> StrangeFilm | None:
+def make_film(
+    seed: int, folder: Path, raw: Path | None = None, *, by_others: bool = False
+) -> StrangeFilm | None:
     """Make the film of a seed, or None where the program refuses one of its commands.
 
     Args:
         seed: Number of the film.
         folder: Folder of the film, and of those that it is made of.
         raw: Folder of pictures and sound without a container, which all films share; ``folder`` by default.
+        by_others: True to let other programs write three of four films again. Those that are not installed, or
+            refuse, leave a film as it is: see ``StrangeFilm.skipped``.
     """
     raw = folder if raw is None else raw
     for needed in (folder, raw):
@@ -116,7 +126,19 @@ def make_film(seed: int, folder: Path, raw: Path | None = None) -> StrangeFilm |
         if not maker.change(path, other, coded):
             return None
         path = other
-    return StrangeFilm(path, Fraction(rate), tuple(maker.steps))
+    # A random order of its own: what FFmpeg's program does before does not depend on it.
+    after = random.Random(f"{seed} by other programs")
+    writers, skipped = list[str](), list[str]()
+    for number in range(after.choice((0, 1, 1, 2)) if by_others else 0):
+        source = Source(path, codec, sound, lambda second: maker.encode(second, coded, "null", 7, 3))
+        name, written = rewrite(after, source, folder / f"{seed}-by{number}")
+        if written.path is None:
+            skipped.append(written.words)
+            continue
+        path = written.path
+        maker.steps.append(written.words)
+        writers.append(name)
+    return StrangeFilm(path, Fraction(rate), tuple(maker.steps), tuple(writers), tuple(skipped))
 
 
 @dataclass
@@ -186,4 +208,4 @@ class _Maker:
 def films(seeds: range, folder: Path) -> Iterator[tuple[int, StrangeFilm | None]]:
     """The films of seeds, with a None for each that the program refuses."""
     for seed in seeds:
-        yield seed, make_film(seed, folder / str(seed), folder / "raw")
+        yield seed, make_film(seed, folder / str(seed), folder / "raw", by_others=True)
