@@ -57,12 +57,6 @@ def present(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def warm() -> Iterator[Warm]:
-    with Warm() as warm:
-        yield warm
-
-
-@pytest.fixture(scope="module")
 def warm_with_score() -> Iterator[Warm]:
     with Warm(prepare=NEW_SCORE) as warm:
         yield warm
