@@ -79,9 +79,10 @@ class LostFrames:
         self._since_key: set[int] = set()  # stamps of packets behind the last key frame, not yet shown
         self._before_key: set[int] = set()  # stamps of packets before it that are not yet shown
         self._shown_pts: int | None = None
+        self._coded_pts: int | None = None  # of the last packet
         self._late: set[int] = set()  # stamps of packets that come behind a frame to be shown after theirs
         self._tick_s = float(stream.time_base or 1)
-        self._far = _FAR_S / self._tick_s
+        self._near, self._far = SQUEEZED_S / self._tick_s, _FAR_S / self._tick_s
 
     def expect(self, packet: Packet[VideoStream]) -> None:
         """Note a packet before it is decoded."""
@@ -106,7 +107,14 @@ class LostFrames:
             self._late.clear()
             self._shown_pts = None
         self._since_key.add(pts)
-        if self._shown_pts is not None and 0 < self._shown_pts - pts <= self._far:
+        # Stamps that a muxer squeezed tell no order.
+        before_pts, self._coded_pts = self._coded_pts, pts
+        is_squeezed = before_pts is not None and abs(pts - before_pts) <= self._near
+        if (
+            not is_squeezed
+            and self._shown_pts is not None
+            and self._near < self._shown_pts - pts <= self._far
+        ):
             self._late.add(pts)
 
     def fail(self) -> None:

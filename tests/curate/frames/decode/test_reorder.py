@@ -1,5 +1,6 @@
 """Frames of H.264 and HEVC whose headers understate how far coding moves them."""
 
+from fractions import Fraction
 from pathlib import Path
 
 import av
@@ -142,6 +143,28 @@ def test_key_frames_with_late_stamps_lose_and_move_no_picture(
     ((record, clip),) = curated(path, tmp_path / "out", stitch={"enabled": False})
     assert (record.state, record.reason, record.frames) == ("kept", "", FRAMES)
     assert read_numbers(clip) == ALL
+
+
+def test_stamps_that_a_muxer_squeezed_tell_no_order(tmp_path: Path) -> None:
+    """A camera's clock steps back, and the muxer writes a tick for each frame until the old time is reached."""
+    source = write_video(tmp_path / "right.mp4", (FRAMES,), options={**OPTIONS["libx264"], "g": "25"})
+    path, last = tmp_path / "a.mp4", -(1 << 40)
+    with (
+        av.open(str(source)) as film,
+        av.open(str(path), "w", options={"video_track_timescale": "90000"}) as to,
+    ):
+        stream = to.add_stream_from_template(film.streams.video[0])
+        for packet in film.demux(video=0):
+            if packet.size:
+                dts, pts = (round(ticks * packet.time_base * 90000) for ticks in (packet.dts, packet.pts))
+                if dts >= 90000:
+                    dts, pts = dts - 54000, pts - 54000
+                dts = max(dts, last + 1)
+                packet.time_base, packet.dts, packet.pts = Fraction(1, 90000), dts, max(pts, dts)
+                last, packet.stream = dts, stream
+                to.mux(packet)
+    records = [record for record, _ in curated(path, tmp_path / "out", spans={"min_clip_s": 0.04})]
+    assert {record.state for record in records} == {"kept"}, [record.reason for record in records]
 
 
 def test_the_order_of_hevc_is_read_off_its_slices(tmp_path: Path) -> None:
