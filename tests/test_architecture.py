@@ -149,13 +149,9 @@ def test_every_room_has_one_address() -> None:
     wrong = [
         f"{path.relative_to(ROOT)} imports {module}"
         for path in tracked(".py")
-        for node in ast.walk(parsed(path))
+        for node, _ in imported(path)
         for module in (
-            [alias.name for alias in node.names]
-            if isinstance(node, ast.Import)
-            else [node.module or ""]
-            if isinstance(node, ast.ImportFrom)
-            else []
+            [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
         )
         if module.split(".")[0] in ROOMS
     ]
