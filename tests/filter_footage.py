@@ -18,9 +18,10 @@ from reelweave.curate.filters import ClipSample, MotionMeter, ScoreConfig, loudn
 from reelweave.curate.frames.picture import Finisher, geometry
 from reelweave.curate.frames.source import open_video
 from reelweave.curate.shots.scale import Scaler
-from tests.kept_films import kept
+from tests.kept_films import Films
 
 WIDTH, HEIGHT, RATE = 512, 288, 25
+FILMS = Films(__file__)
 Picture = NDArray[np.uint8]
 
 _GREY = np.array([0.299, 0.587, 0.114], np.float32)
@@ -83,7 +84,7 @@ def encode(
     for picture in shown:
         digest.update(repr(picture.shape).encode() + np.ascontiguousarray(picture).data)
     how = (path.suffix, digest.hexdigest(), rate, codec, options)
-    path.write_bytes(kept(__file__, how, lambda: _encoded(path.suffix, shown, rate, codec, options)))
+    path.write_bytes(FILMS.kept(how, lambda: _encoded(path.suffix, shown, rate, codec, options)))
     return path
 
 

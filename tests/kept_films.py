@@ -8,7 +8,6 @@ import platform
 import shutil
 import tempfile
 from collections.abc import Callable, Sequence
-from functools import cache
 from pathlib import Path
 
 import av
@@ -18,34 +17,42 @@ FOLDER: Path | None = Path(__file__).parents[1] / "build" / "films"
 """Where they are; None keeps nothing."""
 
 
-def kept(maker: str, key: Sequence[object], make: Callable[[], bytes]) -> bytes:
-    """Return what was made of the same key before, by the same code and libraries; else make it, and keep it.
+class Films:
+    """What the code of a module makes; what earlier versions of it made is removed.
 
     Args:
-        maker: File of the code that makes it.
-        key: All else that the bytes depend on; equal representations are the same.
+        maker: File of the module, which makes one while it is imported, so that the file is what runs.
     """
-    if FOLDER is None:
-        return make()
-    path = _folder(FOLDER, Path(maker)) / hashlib.sha256(repr(key).encode()).hexdigest()
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        made = make()
-    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-        file.write(made)
-    Path(file.name).replace(path)
-    return made
 
+    def __init__(self, maker: str) -> None:
+        code = Path(maker)
+        versions = (av.__version__, av.library_versions, np.__version__, platform.machine())
+        self._name = code.stem
+        self._version = hashlib.sha256(code.read_bytes() + repr(versions).encode()).hexdigest()[:16]
 
-@cache
-def _folder(folder: Path, maker: Path) -> Path:
-    """Return the folder of what this code makes; those of its earlier versions are removed."""
-    versions = (av.__version__, av.library_versions, np.__version__, platform.machine())
-    version = hashlib.sha256(maker.read_bytes() + repr(versions).encode()).hexdigest()[:16]
-    own = folder / f"{maker.stem}-{version}"
-    if not own.is_dir():
-        for earlier in folder.glob(f"{maker.stem}-*"):
-            shutil.rmtree(earlier, ignore_errors=True)
-        own.mkdir(parents=True, exist_ok=True)
-    return own
+    def kept(self, key: Sequence[object], make: Callable[[], bytes]) -> bytes:
+        """Return what was made of the same key before; else make it, and keep it.
+
+        Args:
+            key: All that the bytes depend on beside code and libraries; equal representations are the same.
+        """
+        if FOLDER is None:
+            return make()
+        path = self._folder(FOLDER) / hashlib.sha256(repr(key).encode()).hexdigest()
+        try:
+            return path.read_bytes()
+        except FileNotFoundError:
+            made = make()
+        # Another version that runs beside this one may have removed the folder meanwhile.
+        with tempfile.NamedTemporaryFile(dir=self._folder(FOLDER), delete=False) as file:
+            file.write(made)
+        Path(file.name).replace(path)
+        return made
+
+    def _folder(self, films: Path) -> Path:
+        own = films / f"{self._name}-{self._version}"
+        if not own.is_dir():
+            for earlier in films.glob(f"{self._name}-*"):
+                shutil.rmtree(earlier, ignore_errors=True)
+            own.mkdir(parents=True, exist_ok=True)
+        return own

@@ -10,7 +10,7 @@ from pathlib import Path
 import av
 import numpy as np
 
-from tests.kept_films import kept
+from tests.kept_films import Films
 
 # With its macroblock tree x264 reads memory it never wrote and gives other bytes each time: docs/notes/encoding.md.
 _QUALITY = {"libx264": {"crf": "12", "mbtree": "0"}, "mpeg4": {"qscale": "3"}}
@@ -19,6 +19,7 @@ BITS = 10
 _ROWS, _COLUMNS = 2, 5
 
 CORPUS = Path(__file__).parent.parent.parent / "shared" / "videos"
+FILMS = Films(__file__)
 NO_CORPUS = f"the footage folder {CORPUS} is not on this machine"
 
 
@@ -111,7 +112,7 @@ def write_video(
         audio,
         first_scene,
     )
-    path.write_bytes(kept(__file__, how, lambda: _encoded(*how)))
+    path.write_bytes(FILMS.kept(how, lambda: _encoded(*how)))
     return path
 
 
