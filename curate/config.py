@@ -137,7 +137,7 @@ class SourceStageConfig(BaseModel, frozen=True, extra="forbid"):
             the ledger notices.
     """
 
-    REVISION: ClassVar = 91
+    REVISION: ClassVar = 92
 
     probe: ProbeConfig = ProbeConfig()
     shots: ShotConfig = ShotConfig()

@@ -1,7 +1,7 @@
 """Display time of each frame of a source, and the constant frame rate of its clips."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -73,6 +73,7 @@ class FrameTimes:
         shifts_s: float64 [frames + 1]: ``times_s`` minus the source's own clock, where that was repaired;
             None: nowhere.
         breaks: Frames at which the source's clock jumps or restarts; no clip crosses one.
+        repeats: Frames at which the last few frames come a second time; no clip crosses one.
         pulldown: Order of fields of a telecined film; its frames of repeated fields last an instant.
         max_fps: Upper limit of the rate of clips where the source's is not constant.
         unmarked: Order of fields of frames that are interlaced without a mark.
@@ -98,11 +99,14 @@ class FrameTimes:
     begin: int | None = None
     undecoded: Undecoded | None = None
     sound_steps: tuple[int, ...] = ()
+    repeats: tuple[int, ...] = ()
 
     @property
     def borders(self) -> list[int]:
         """Frames that begin what no clip may hold with the frame before: another clock, shape or distance of sound."""
-        return sorted({*self.breaks, *self.sound_steps, *(shape.first for shape in self.shapes[1:])})
+        return sorted(
+            {*self.breaks, *self.repeats, *self.sound_steps, *(shape.first for shape in self.shapes[1:])}
+        )
 
     @property
     def frames(self) -> int:
@@ -154,6 +158,7 @@ def timeline(
     durations: Sequence[int] | None = None,
     promised_s: float | None = None,
     coded: Sequence[int] = (),
+    repeated: Collection[int] = (),
 ) -> FrameTimes:
     """Return the timeline of frames in display order.
 
@@ -172,6 +177,7 @@ def timeline(
         promised_s: Duration in the header, seconds, to which a last picture is held at most.
         coded: Times of coding of the packets, in ticks, where the container has no others. Holes among them are
             pictures that are held, which the decoder's stamps lose where frames are moved.
+        repeated: Stamps of packets that the file holds a second time. A clock that merely steps back is no repeat.
     """
     uses_coded = _has_holes(coded, len(pts)) and pts != list(coded)
     clock = repair_clock(coded if uses_coded else pts, float(time_base), None if uses_coded else durations)
@@ -216,7 +222,8 @@ def timeline(
     if not clock.shifts.any():
         return line
     shifts_s = np.append(clock.shifts, clock.shifts[-1]) * float(time_base)
-    return replace(line, shifts_s=shifts_s, breaks=clock.breaks)
+    repeats = tuple(frame for frame in clock.repeats if pts[frame] in repeated)
+    return replace(line, shifts_s=shifts_s, breaks=clock.breaks, repeats=repeats)
 
 
 def _coding_times(pts: Sequence[int | None]) -> list[int]:

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from reelweave.curate.frames.clocks.packet_stamps import mended_stamps
 from reelweave.curate.frames.clocks.rates import FLEETING_S
 from reelweave.curate.frames.decode.hidden_packets import HiddenPackets
+from reelweave.curate.frames.decode.repeated_packets import RepeatedPackets
 from reelweave.curate.frames.frame_times import FrameTimes
 
 _LEAST_STEP_S = 0.06
@@ -78,6 +79,7 @@ class NotingDemuxer:
         sound: Stamps so far.
         coded: Times of coding of the pictures so far, in ticks, of AVI, which has no others.
         hidden: Pictures in its middle that are not shown.
+        repeated: Packets of pictures that come twice.
     """
 
     def __init__(
@@ -89,7 +91,7 @@ class NotingDemuxer:
         self._container, self._sound, self._note = container, sound, note
         self.size = container.size
         self.coded = array("q")
-        self.hidden = HiddenPackets()
+        self.hidden, self.repeated = HiddenPackets(), RepeatedPackets()
         self._notes_coded = container.format.name == "avi"
         self.sound = SoundStamps(float(sound.time_base or 0) if sound is not None else 0.0)
 
@@ -98,6 +100,7 @@ class NotingDemuxer:
         for packet in self._demux(video):
             if packet.size:
                 self.hidden.take(packet)
+                self.repeated.take(packet)
                 if self._note is not None:
                     self._note(packet)
             if self._notes_coded and packet.size and packet.dts is not None:

@@ -223,7 +223,7 @@ def _checked_whole(span: Span, timeline: FrameTimes, config: SpanConfig) -> Span
         if hurt.first < last and first < hurt.last:
             return replace(span, fault=hurt.reason, fault_state="failed", stage="decode")
     # Where the clock jumps or the picture changes its shape, one clip would hide it.
-    if any(first < broken < last for broken in timeline.breaks):
+    if any(first < broken < last for broken in (*timeline.breaks, *timeline.repeats)):
         return _faulty(span, "the clock of the film jumps within the segment")
     if reason := _shape_change(timeline, first, last):
         return _faulty(span, reason)

@@ -1,6 +1,6 @@
 """Times and faults of a source's frames, as one decode or the parts of one saw them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -38,6 +38,7 @@ class Decoded:
         shapes: Shapes of the pictures.
         coded: Times of coding of the packets in ticks, where frames may have none of their own.
         undecoded: Function that returns the packets behind the last frame, given the stamp of its end.
+        repeated: Stamps of packets that come a second time, with the same bytes.
     """
 
     probe: Probe
@@ -53,6 +54,7 @@ class Decoded:
     shapes: tuple[Shape, ...] = ()
     coded: Sequence[int] = ()
     undecoded: Callable[[float], Undecoded | None] | None = None
+    repeated: Collection[int] = ()
 
     def timeline(self, config: SourceStageConfig) -> FrameTimes:
         """Return the timeline of the source.
@@ -74,6 +76,7 @@ class Decoded:
             durations=self.durations,
             promised_s=self.probe.promised_s,
             coded=self.coded,
+            repeated=self.repeated,
         )
         line = replace(
             line,

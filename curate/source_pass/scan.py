@@ -202,6 +202,7 @@ def _scan(file: BinaryIO, config: SourceStageConfig, segments: Sequence[Segment]
             decoder.shapes,
             packets.coded,
             decoder.undecoded,
+            packets.repeated.stamps,
         )
         line = decoded.timeline(config)
         if (sound_clock := decoded.sound_clock(line)) is not None:

@@ -128,7 +128,8 @@ def by_pyav(source: Path | bytes) -> Shown | None:
         return None
     with container:
         try:
-            for frame in container.decode([*container.streams.video[:1], *container.streams.audio[:1]]):
+            streams = [*container.streams.video[:1], *container.streams.audio[:1]]
+            for frame in container.decode(streams) if streams else ():
                 if frame.time is None:
                     continue
                 if isinstance(frame, av.VideoFrame):
@@ -177,11 +178,11 @@ def compare(film: StrangeFilm, records: list[tuple[Record, bytes]], judges: Sequ
     judges = list(judges)
     judges += [judge.in_turn() for judge in judges]
     # Times of the accounting count from the first picture in the file, which players may leave out.
-    if records[0][0].state == "failed":
-        judges += [judge.behind(records[0][0].end_s) for judge in judges]
+    if records[0][0].state == "failed" and (lead_s := records[0][0].end_s) is not None:
+        judges += [judge.behind(lead_s) for judge in judges]
     found, is_coded = [], any(".avi" in step for step in (*film.steps, film.path.name))
     if not any(record.reason for record, _ in records):
-        end_s = max(record.end_s for record, _ in records)
+        end_s = max(record.end_s or 0.0 for record, _ in records)
         lasts_s = [judge.times_s[-1] + judge.frame_s for judge in judges]
         if all(abs(end_s - seconds) > SECONDS + judges[0].frame_s for seconds in lasts_s):
             found.append(f"{end_s:.2f} s in the accounting, {lasts_s[0]:.2f} s in players")

@@ -49,11 +49,13 @@ class RepairedClock:
         ticks: float64 [frames], strictly rising.
         shifts: float64 [frames]: repaired stamp minus the stamp in the source.
         breaks: Frames at which the clock jumps or restarts.
+        repeats: Frames at which stamps of the last few frames come a second time, as in a segment written twice.
     """
 
     ticks: NDArray[np.float64]
     shifts: NDArray[np.float64]
     breaks: tuple[int, ...] = ()
+    repeats: tuple[int, ...] = ()
 
 
 def repair_clock(
@@ -81,6 +83,7 @@ def repair_clock(
     rising = gaps[(gaps > 0) & ~(squeezed[1:] & squeezed[:-1])]
     usual = float(np.median(rising)) if len(rising) else 1.0
     breaks = list(_breaks(stated, np.flatnonzero((gaps <= 0) | jumps) + 1))
+    repeats = [index for index in _repeats(stated, gaps) if index not in breaks]
     continuous = stated.astype(np.float64)
     for index in breaks:
         continuous[index:] += continuous[index - 1] + _lasts(gaps[: index - 1], usual) - continuous[index]
@@ -106,7 +109,8 @@ def repair_clock(
     before = np.maximum.accumulate(
         np.where(np.isin(np.arange(len(pts)), stamped_frames), np.arange(len(pts)), 0)
     )
-    return RepairedClock(ticks, shifts + moved[before], tuple(int(stamped_frames[index]) for index in breaks))
+    breaks_repeats = (tuple(int(stamped_frames[index]) for index in indices) for indices in (breaks, repeats))
+    return RepairedClock(ticks, shifts + moved[before], *breaks_repeats)
 
 
 def _lasts(gaps: Ticks, usual: float) -> float:
@@ -138,6 +142,23 @@ def _breaks(stated: Ticks, suspects: NDArray[np.intp]) -> Iterator[int]:
         if anew or after.min() > before.max():
             yield index
             since = index
+
+
+def _repeats(stated: Ticks, gaps: Ticks) -> Iterator[int]:
+    """Yield the frames at which so few stamps come a second time that a clock which restarts there is no break.
+
+    Behind them the film goes on. Wrong stamps are told by those behind, which catch up with the clock.
+    """
+    for index in (np.flatnonzero(gaps < 0) + 1).tolist():
+        same = np.flatnonzero(stated[max(0, index - 2 * _AROUND) : index] == stated[index])
+        count = min(index, 2 * _AROUND) - int(same[-1]) if len(same) else 0
+        again = stated[index : index + count]
+        if count < _LEAST or not np.array_equal(again, stated[index - count : index]):
+            continue
+        rises = again[1:] - again[:-1]
+        goes_on = gaps[index + count - 1 : index + count]
+        if (rises > 0).all() and (goes_on < count / 2 * np.median(rises)).all():
+            yield index
 
 
 def _longest_rising(ticks: list[float]) -> list[int]:
