@@ -4,7 +4,8 @@
 
 FOOTAGE holds the films that `usable_clips.json` names. They are curated into DIR once, with all scores; a further call
 with the same DIR and other thresholds decides anew and decodes nothing. With `--scores DATASET` in place of `--work`,
-thresholds of `filters` are applied to the scores of finished datasets, which takes a second. Thresholds are set on
+thresholds of `filters` and of a recipe are applied to the scores of finished datasets, which takes a second: what
+was cut, cropped and read stays as it is there. Thresholds are set on
 `open` alone: `sealed` is measured once, at the end.
 """
 
@@ -24,6 +25,7 @@ import yaml
 
 from reelweave.curate.filters.config import FilterConfig
 from reelweave.curate.filters.decision import decide
+from reelweave.pipelines.configuration.recipes.given import resolve_curation
 
 LABELS = Path(__file__).with_name("usable_clips.json")
 CROPPABLE = frozenset({"bars", "blurred_pillars"})
@@ -240,9 +242,9 @@ def main() -> None:
     clips = [clip for clip in labelled_clips(films, arguments.half) if clip.film not in absent]
     rows: dict[str, list[Row]] = {}
     if arguments.scores:
-        if arguments.recipe:
-            parser.error("--recipe may change what is cut: it needs --work")
-        filters = FilterConfig.model_validate(dict(map(filter_setting, arguments.keys)))
+        own = dict(map(filter_setting, arguments.keys))
+        chosen = resolve_curation(arguments.recipe, None, []).filters.model_dump() if arguments.recipe else {}
+        filters = FilterConfig.model_validate(chosen | own)
         for dataset in arguments.scores:
             rows |= decide_anew(dataset, filters)
     else:
