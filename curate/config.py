@@ -137,7 +137,7 @@ class SourceStageConfig(BaseModel, frozen=True, extra="forbid"):
             the ledger notices.
     """
 
-    REVISION: ClassVar = 92
+    REVISION: ClassVar = 93
 
     probe: ProbeConfig = ProbeConfig()
     shots: ShotConfig = ShotConfig()

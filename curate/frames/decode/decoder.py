@@ -22,6 +22,7 @@ from reelweave.curate.frames.container.side_data import Cropper
 from reelweave.curate.frames.decode.dv_blocks import DvBlocks
 from reelweave.curate.frames.decode.key_checks import KeyChecks
 from reelweave.curate.frames.decode.lost_frames import LostFrames
+from reelweave.curate.frames.decode.lost_references import LostReferences
 from reelweave.curate.frames.decode.missing_pictures import MissingPictures
 from reelweave.curate.frames.decode.slice_checks import SliceChecks
 from reelweave.curate.frames.frame_times import Damage, Undecoded
@@ -43,6 +44,7 @@ _REPEATS = ("theora",)
 """Codecs of which an empty packet shows the frame before once more: Theora specification, 7."""
 _WRONG_CLUSTER = "a checksum of its Matroska is wrong; which frames are damaged is not known"
 _WRONG_KEY = "key frames are not read to their end: damaged, or joined with parameter sets of another part"
+_WITHOUT_REFERENCE = "packets are lost that later ones refer to; frames up to the next key frame are unsafe"
 _WITH_ALPHA = {"vp8": "libvpx", "vp9": "libvpx-vp9"}
 
 
@@ -98,6 +100,8 @@ class Decoder:
         self._silent: dict[int, tuple[int, int]] = {}  # packets passed in damage that nothing else tells
         self._blocks, self._keys = DvBlocks(stream), KeyChecks(stream)
         self._clusters = None if file is None else ClusterChecks(file, stream)
+        self._references = LostReferences(stream)
+        self._unreferenced: set[int | None] = set()  # stamps of packets behind lost ones
         self._doubted: set[int | None] = set()  # stamps of packets in clusters with wrong checksums
         self._is_timed = is_timed(stream.container)
         self._repeats = stream.codec_context.codec.canonical_name in _REPEATS
@@ -211,6 +215,8 @@ class Decoder:
                 )
                 if self._clusters is not None and self._clusters.is_damaged(packet):
                     self._doubted.add(packet.pts)
+                if self._limits is not None and self._references.take(packet):
+                    self._unreferenced.add(packet.pts)
                 try:
                     coded = self._turn(self._bounded(packet))
                     if self._repeats and not packet.size and packet.pts is not None:
@@ -262,6 +268,9 @@ class Decoder:
                         self._break(wrong_since)
                         fault = _WRONG_KEY if is_wrong else _WRONG_CLUSTER if is_doubted else ""
                         self._reason = self._reason or fault
+                    elif frame.pts in self._unreferenced and self._broken_since is None:
+                        self._break(max(0, self._shown - 1))  # that frame is shown in the time of lost ones
+                        self._reason = _WITHOUT_REFERENCE
                     self._interlaced += frame.interlaced_frame
                     self._shown += 1
                 yield decoded
