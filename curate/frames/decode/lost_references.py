@@ -1,4 +1,4 @@
-"""Packets of H.264 behind lost ones that they refer to: decoders copy another picture in, and say nothing.
+"""Packets of H.264 behind lost ones that they refer to: decoders copy another picture in, without an error.
 
 Pictures that others refer to are counted by `frame_num` (ITU-T H.264, 7.4.3), so a number left out tells a loss.
 """
