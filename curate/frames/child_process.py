@@ -4,6 +4,7 @@ A child is started once and serves one task after the other. When it dies or sen
 task is tried again in a new child. A task that fails every time is given up with a reason.
 """
 
+import contextlib
 import ctypes
 import gc
 import os
@@ -182,7 +183,8 @@ def _serve(handle: int, parent: int) -> None:
         signal.signal(stops, signal.SIG_IGN)  # the parent decides when to stop
     if os.getppid() != parent:  # it died before the signal could be asked for
         return
-    with Connection(handle) as pipe:
+    # A parent that was interrupted is gone, whatever is sent or expected.
+    with Connection(handle) as pipe, contextlib.suppress(BrokenPipeError, ConnectionResetError):
         function = pipe.recv()
         gc.freeze()  # imported modules stay; collections need not visit them
         pipe.send(("ready", None))

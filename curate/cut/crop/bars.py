@@ -23,7 +23,7 @@ from reelweave.loader.dataset.tars.orientation import Orientation, orientation_o
 
 _PER_S = 4  # measured frames
 _ACROSS = 240  # pixels of a line that are looked at, about
-_TOLERANCE = 14  # noise of a uniform bar, grey levels
+_TOLERANCE = 8  # noise of a uniform bar, grey levels
 _PURE, _MOSTLY, _INSIDE = 0.98, 0.5, 0.4  # shares of a line in the bar's colour: edge, bar, picture
 _SMEAR = 0.005  # of a side: lines over which coding and scaling smear a seam
 _FADED = 0.2  # share of the step at a seam that may precede it; more is a gradient
@@ -31,11 +31,15 @@ _LEAST = 0.004  # of a side: a narrower bar is the edge of a film or of a scaler
 _SEEN = 0.2  # share of the frames of a clip that show the seam; in the others the picture beside it is dark
 _LEAST_INNER = 0.25  # of a side that is left; a smaller picture is a black one with a spot
 _BLACK, _NARROW = 32, 0.05  # grey level and share of a side up to which a bar may lie at one side alone
-_EVEN_PAIR = 0.25  # width of the narrower bar of a pair over the wider one
+_EVEN_PAIR, _LETTERED_PAIR = 0.5, 0.75  # width of the narrower bar of a pair over the wider one
+_CODED, _CODED_LINES = 0.01, 8  # share of a side, and lines, by which coarse coding moves the edge of a bar
+_JITTER_LINES = 2.5  # by which it moves its end
+_BRIGHT = 64  # grey levels by which letters differ from their bar
+_PLAIN, _LETTERED, _PICTURE = 1.0, 0.5, 0.0  # what is in a bar: nothing, letters, more than that
 
 _Luma = NDArray[np.uint8] | NDArray[np.uint16]
 
-_FIELDS = 3  # of a side of a frame: depth, end and level
+_FIELDS = 4  # of a side of a frame: depth, end, level and what is in the bar
 
 _NO_END = 1.0
 """Depth of a bar without an end: the whole picture has its colour."""
@@ -47,7 +51,7 @@ class BarNotes:
 
     Attributes:
         frames: int64 [n]: index of each measured frame.
-        edges: float32 [n, 4, 3]: depth, end and level of the bar at each side.
+        edges: float32 [n, 4, 4]: depth, end, level and plainness of the bar at each side.
     """
 
     frames: NDArray[np.int64]
@@ -66,7 +70,7 @@ class BarNotes:
 class BarMeter:
     """Meter of the bars of a source's frames, in display order.
 
-    Memory is 56 bytes for each of four frames a second.
+    Memory is 72 bytes for each of four frames a second.
 
     Args:
         time_base: Seconds per tick of the frames' stamps.
@@ -140,9 +144,10 @@ class BarMeter:
         edges = np.frombuffer(self._edges, np.float32).reshape(-1, len(SIDES), _FIELDS)[begin:end]
         if not len(edges):
             return None
-        (top, bottom), (left, right) = (
-            _pair(_bar(edges[:, side]), _bar(edges[:, side + 1])) for side in (0, 2)
-        )
+        lines = size.height, size.height, size.width, size.width
+        bars = [_bar(edges[:, side], lines[side]) for side in range(len(SIDES))]
+        # Letters are written along a bar.
+        (top, bottom), (left, right) = _pair(*bars[:2], letters=True), _pair(*bars[2:], letters=False)
         crop = Crop(
             _even(top * size.height), _even(bottom * size.height), _even(left * size.width), _even(right * size.width)
         )  # fmt: skip
@@ -160,11 +165,12 @@ def _luma(frame: VideoFrame) -> tuple[_Luma, int]:
     return rows.reshape(-1, plane.line_size // rows.itemsize)[: frame.height, : frame.width], bits - 8
 
 
-def _edge(lines: _Luma, shift: int) -> tuple[float, float, float]:
-    """Return the bar at the first lines of a picture as depth, end and level.
+def _edge(lines: _Luma, shift: int) -> tuple[float, float, float, float]:
+    """Return the bar at the first lines of a picture as depth, end, level and plainness.
 
     Depth is the share of lines that are purely of the bar's colour, 0 for no bar. End is the share before the first
-    line that is purely of the picture, 0 without a straight seam. Level is that of the bar, 0 to 255.
+    line that is purely of the picture, 0 without a straight seam. Level is that of the bar, 0 to 255. Plainness is 1
+    where nothing is in the bar, 0.5 where what is in it differs as strongly as letters do.
 
     Args:
         lines: Luminance, [lines, pixels].
@@ -175,11 +181,11 @@ def _edge(lines: _Luma, shift: int) -> tuple[float, float, float]:
     first = (lines[0, columns] >> shift).astype(np.int16)
     level = np.int16(np.median(first))
     if (np.abs(first - level) <= _TOLERANCE).mean() < _PURE:
-        return 0.0, 0.0, float(level)
+        return 0.0, 0.0, float(level), _PLAIN
     off = np.abs((lines[:, columns] >> shift).astype(np.int16) - level)
     shares = (off <= _TOLERANCE).mean(axis=1)
     if not (shares < _MOSTLY).any():
-        return _NO_END, 0.0, float(level)
+        return _NO_END, 0.0, float(level), _PLAIN
     outside = int(np.argmax(shares < _MOSTLY))
     # Letters in a bar do not end it, and a smeared seam looks like either side.
     smear = math.ceil(_SMEAR * num_lines)
@@ -192,34 +198,63 @@ def _edge(lines: _Luma, shift: int) -> tuple[float, float, float]:
     is_straight = (
         shares[behind].max() <= _MOSTLY and steps[0] <= _FADED * steps[inside - max(0, depth - 1) :].max()
     )
-    return depth / num_lines, (inside + 1) / num_lines if is_straight else 0.0, float(level)
+    # Coarse coding rings beside the seam.
+    plain, bar = _PLAIN, slice(max(depth // 2, depth - max(_CODED_LINES, round(_CODED * num_lines))))
+    if shares[bar].min(initial=1.0) < _PURE:
+        strange = off[bar][off[bar] > _TOLERANCE]
+        plain = _LETTERED if np.median(strange) >= _BRIGHT else _PICTURE
+    return depth / num_lines, (inside + 1) / num_lines if is_straight else 0.0, float(level), plain
 
 
-def _bar(edges: NDArray[np.float32]) -> tuple[float, bool]:
-    """Return the share of lines that a clip loses at one side, and whether its bar is black.
+@dataclass(frozen=True)
+class _Bar:
+    """Bar at one side of a clip: share of lines that it takes, whether it is black, and what is in it."""
+
+    share: float = 0.0
+    is_black: bool = False
+    plain: float = _PLAIN
+
+
+def _bar(edges: NDArray[np.float32], lines: int) -> _Bar:
+    """Return the bar at one side of a clip.
 
     Args:
-        edges: Values of `_edge` for the frames of a clip, [n, 3].
+        edges: Values of `_edge` for the frames of the clip, [n, 4].
+        lines: Number of lines from this side to the opposite one.
     """
-    depths, ends, levels = edges.T
+    depths, ends, levels, plain = edges.T
     depth = depths.min()
-    if depth == 0 or depth == _NO_END:
-        return 0.0, False
-    seams = (ends > 0) & (depths <= depth + _SMEAR)
-    if seams.sum() < _SEEN * len(edges):
-        return 0.0, False
-    return float(ends[seams].max()), bool(np.median(levels[seams]) <= _BLACK)
+    if depth == 0 or depth == _NO_END or plain.min() == _PICTURE:
+        return _Bar()
+    # Coding moves the depth of a bar more than its end. Where the lowest end lies far behind, some frame has no seam.
+    first_end = ends[ends > 0].min(initial=_NO_END)
+    seams = (ends > 0) & (ends <= first_end + max(_SMEAR, _JITTER_LINES / lines))
+    share = float(ends[seams].max(initial=0))
+    is_near = first_end <= depth + max(_CODED, _CODED_LINES / lines)
+    if not is_near or seams.sum() < _SEEN * len(edges) or share < _LEAST:
+        return _Bar()
+    return _Bar(share, bool(np.median(levels[seams]) <= _BLACK), float(plain.min()))
 
 
-def _pair(bar: tuple[float, bool], opposite: tuple[float, bool]) -> tuple[float, float]:
-    """Return what two opposite sides lose."""
-    shares = [share if share >= _LEAST else 0.0 for share, _ in (bar, opposite)]
-    if sum(shares) > 1 - _LEAST_INNER:
+def _pair(bar: _Bar, opposite: _Bar, *, letters: bool) -> tuple[float, float]:
+    """Return what two opposite sides lose.
+
+    Args:
+        bar: Bar at one side.
+        opposite: Bar at the other one.
+        letters: True if letters may lie in one bar of a pair of equal ones, whose other one is plain.
+    """
+    narrow, wide = sorted((bar.share, opposite.share))
+    if narrow + wide > 1 - _LEAST_INNER:
         return 0.0, 0.0
-    is_pair = min(shares) > _EVEN_PAIR * max(shares)
+    least_plain, most_plain = sorted((bar.plain, opposite.plain))
+    least = _EVEN_PAIR if least_plain == _PLAIN else _LETTERED_PAIR
+    may_crop = least_plain == _PLAIN or (letters and most_plain == _PLAIN)
+    if narrow > 0:
+        return (bar.share, opposite.share) if may_crop and narrow >= least * wide else (0.0, 0.0)
     first, second = (
-        share if is_pair or (is_black and share <= _NARROW) else 0.0
-        for share, (_, is_black) in zip(shares, (bar, opposite), strict=True)
+        side.share if side.is_black and side.plain == _PLAIN and side.share <= _NARROW else 0.0
+        for side in (bar, opposite)
     )
     return first, second
 

@@ -240,7 +240,7 @@ class FileBegin(io.RawIOBase):
         return self._file.seek(base + offset)
 
     def tell(self) -> int:
-        """Return the place."""
+        """Return the position in bytes."""
         return self._file.tell()
 
     def seekable(self) -> bool:

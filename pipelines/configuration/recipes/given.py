@@ -15,7 +15,7 @@ State = Literal["runs", "changed", "off", "needs", "missing"]
 
 
 class FilterState(NamedTuple):
-    """What becomes of one filter of a recipe under a configuration.
+    """State of one filter of a recipe under a configuration.
 
     Attributes:
         entry: The published filter.

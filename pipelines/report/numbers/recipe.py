@@ -18,7 +18,7 @@ _FILTERS = "filters."
 
 @dataclass(frozen=True)
 class Yield:
-    """What one filter takes, in clips and in seconds of film.
+    """Yield of one filter, in clips and in seconds of film.
 
     Attributes:
         clips: Clips that come to it and have its scores; spans, for the lengths of clips.
