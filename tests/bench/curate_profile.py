@@ -63,7 +63,7 @@ PARTS = {
         "reelweave.curate.source_pass.sampling:PictureCollector.take",
     ),
     "sound": (
-        "reelweave.curate.cut.clips:sound_of",
+        "reelweave.curate.cut.span_sound:sound_of",
         "reelweave.curate.cut.clips:merge",
         "reelweave.curate.cut.verify:_loudness",
     ),

@@ -7,6 +7,7 @@ from typing import Any
 
 from reelweave.curate.config import CurateConfig
 from reelweave.loader.base.named_file import read_named
+from reelweave.loader.base.printable import printable
 from reelweave.loader.errors import UsageError
 from reelweave.loader.storage.names import shown_name, without_secrets
 from reelweave.pipelines.configuration.config import Given, given_text
@@ -58,7 +59,7 @@ def read_recipe(name: str) -> Recipe:
 
 
 def _read_file(path: Path, shown: str) -> Recipe:
-    named = f"the recipe {shown_name(shown)}"
+    named = f"the recipe {printable(shown)}"
     values = given_text(read_named(path, MOST_BYTES, named), named, ())
     # Addresses are kept without users, passwords and signatures, as elsewhere in a dataset.
     recipe = values._replace(values=_without_secrets(values.values)).validate(Recipe)

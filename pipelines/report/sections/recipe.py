@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from reelweave.loader.text import pluralize
 from reelweave.pipelines.report.numbers.recipe import RecipeFigures, RecipeStep, Yield
 
 _COLUMNS = (
@@ -13,7 +14,7 @@ _COLUMNS = (
     "seconds taken",
     "kept, clips",
     "kept, seconds",
-    "kept, published",
+    "published yield",
 )
 _NOT_APPLIED = {
     "off": "not applied: switched off",
@@ -74,7 +75,8 @@ def _end(figures: RecipeFigures) -> str:
     """Return what all filters together keep, by how many of the published ones, beside the published yield."""
     left_out = figures.passed - figures.kept_clips
     share = _percent(figures.kept_clips / figures.clips) if figures.clips else "none"
-    others = f" {left_out:,} are not, for other thresholds, duplicates or failures." if left_out else ""
+    is_not = pluralize(left_out, "is", "are")
+    others = f" {is_not} not, for other thresholds, duplicates or failures." if left_out else ""
     published = figures.published_yield or "not published"
     return (
         f"{figures.passed:,} of {figures.clips:,} clips pass the {_applied(figures)} filters of {len(figures.steps)}"
