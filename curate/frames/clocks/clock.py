@@ -211,9 +211,28 @@ def _steady_rising(ticks: NDArray[np.float64], usual: float, squeezed: NDArray[n
 
 def _cost(ticks: NDArray[np.float64], run: Ticks, usual: float) -> float:
     """Return the cost of a rising run: stamps that are left out, and frames of delay where there is no room."""
-    count, room = np.diff(run), np.diff(ticks[run])
-    delay = np.where(count > 1, np.maximum(0.0, count - room / usual), 0.0)
-    return len(ticks) - len(run) + _DELAY_COST * float(delay.sum())
+    count, (begin, end) = np.diff(run), _end_costs(ticks, usual)
+    inside = count - 1 + _DELAY_COST * _delay(count, np.diff(ticks[run]), usual)
+    return float(begin[run[0]] + inside.sum() + end[run[-1]])
+
+
+def _delay(count: Ticks, room: NDArray[np.float64], usual: float) -> NDArray[np.float64]:
+    """Return the frames of delay between stamps that so many frames lie behind each other."""
+    return np.where(count > 1, np.maximum(0.0, count - room / usual), 0.0)
+
+
+def _end_costs(ticks: NDArray[np.float64], usual: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the cost of a run that begins, or ends, at each stamp.
+
+    Those left out there lie a usual gap apart: a film that begins before its first stamp, or ends behind its last one,
+    has become longer.
+    """
+    count = np.arange(len(ticks))
+    room = ticks - ticks[0], ticks[-1] - ticks[::-1]
+    begin, end = (
+        count + _DELAY_COST * np.where(gap > 0, _delay(count + 1, gap + usual, usual), 0.0) for gap in room
+    )
+    return begin, end[::-1]
 
 
 def _cheapest_rising(ticks: NDArray[np.float64], usual: float, is_begin: bool, is_end: bool) -> Ticks:
@@ -225,16 +244,17 @@ def _cheapest_rising(ticks: NDArray[np.float64], usual: float, is_begin: bool, i
         is_begin: True if the first stamps may be left out, too: none lies before them.
         is_end: True if the last ones may.
     """
-    costs, before = np.arange(len(ticks), dtype=np.float64), np.full(len(ticks), -1)
+    costs, end = _end_costs(ticks, usual)
+    before = np.full(len(ticks), -1)
     costs[1:] = costs[1:] if is_begin else np.inf
     for index in range(1, len(ticks)):
         count, room = index - np.arange(index), ticks[index] - ticks[:index]
-        delay = np.where(count > 1, np.maximum(0.0, count - room / usual), 0.0)
-        total = np.where(room > 0, costs[:index] + count - 1 + _DELAY_COST * delay, np.inf)
+        total = costs[:index] + count - 1 + _DELAY_COST * _delay(count, room, usual)
+        total[room <= 0] = np.inf
         best = int(np.argmin(total))
         if total[best] < costs[index]:
             costs[index], before[index] = total[best], best
-    index = int(np.argmin(costs + np.arange(len(ticks))[::-1])) if is_end else len(ticks) - 1
+    index = int(np.argmin(costs + end)) if is_end else len(ticks) - 1
     run = [index]
     while before[run[-1]] >= 0:
         run.append(int(before[run[-1]]))

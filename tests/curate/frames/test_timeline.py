@@ -176,6 +176,17 @@ def test_wrong_stamps_in_every_group_of_pictures_do_not_stretch_a_film(
     assert made.times_s == pytest.approx(np.arange(301) / 25, abs=0.011)
 
 
+@pytest.mark.parametrize("is_end", [False, True])
+def test_wrong_stamps_at_an_end_do_not_make_a_film_longer(is_end: bool) -> None:
+    """Without the first ones it would begin before its first stamp."""
+    stamps = [0, 33, 62, 67, 133, 62, *(round(100 / 3 * frame) for frame in range(4, 63))]
+    if is_end:
+        stamps = [stamps[-1] - stamp for stamp in reversed(stamps)]
+    made = line(stamps, Fraction(1, 1000), stated=Fraction(30))
+    assert made.times_s[-1] == pytest.approx(max(stamps) / 1000 + 1 / 30, abs=0.02)
+    assert len(made.times_s) == len(stamps) + 1
+
+
 @pytest.mark.parametrize("back", [2, 6, 10, 30])
 def test_a_clock_that_steps_back_for_good_delays_what_follows(back: int) -> None:
     stamps = [4 * frame - (back if frame >= 150 else 0) for frame in range(300)]
