@@ -300,12 +300,12 @@ class _Pass:
         config, rate = self._config, self._timeline.clip_rate(span.first, span.last)
         times = self._times_shown(span)
         # Packets are copied where a plan says so; elsewhere all is encoded.
-        made = self._left_size, rate, config, max_bytes
+        settings = self._left_size, rate, config, max_bytes
         encoder: encode.ClipEncoder | SmartClip
         if self._smart is not None and self._crop is None and self._plans[span].segments:
-            encoder = SmartClip(self._stream, self._smart, self._feed.take_packet, span.first, *made)
+            encoder = SmartClip(self._stream, self._smart, self._feed.take_packet, span.first, *settings)
         else:
-            encoder = encode.ClipEncoder(encode.codec_name(config.encoder, self._size.bits), *made)
+            encoder = encode.ClipEncoder(encode.codec_name(config.encoder, self._size.bits), *settings)
         # An encoder that is left halfway holds threads and memory.
         try:
             for frame_index, frame in self._frames_of(span):

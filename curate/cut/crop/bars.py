@@ -1,4 +1,4 @@
-"""Borders of a source's frames: letterbox, pillarbox and other uniform edges that end in a straight seam.
+"""Bars of a source's frames: letterbox, pillarbox and other uniform edges that end in a straight seam.
 
 Frames are measured four times a second, at their full size, while the source is decoded. What a clip loses is decided
 from the frames in it alone, so that it does not depend on where other clips begin.
@@ -248,10 +248,10 @@ def _pair(bar: _Bar, opposite: _Bar, *, letters: bool) -> tuple[float, float]:
     if narrow + wide > 1 - _LEAST_INNER:
         return 0.0, 0.0
     least_plain, most_plain = sorted((bar.plain, opposite.plain))
-    least = _EVEN_PAIR if least_plain == _PLAIN else _LETTERED_PAIR
+    min_ratio = _EVEN_PAIR if least_plain == _PLAIN else _LETTERED_PAIR
     may_crop = least_plain == _PLAIN or (letters and most_plain == _PLAIN)
     if narrow > 0:
-        return (bar.share, opposite.share) if may_crop and narrow >= least * wide else (0.0, 0.0)
+        return (bar.share, opposite.share) if may_crop and narrow >= min_ratio * wide else (0.0, 0.0)
     first, second = (
         side.share if side.is_black and side.plain == _PLAIN and side.share <= _NARROW else 0.0
         for side in (bar, opposite)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 
 from av.video.frame import VideoFrame
@@ -33,11 +32,6 @@ class Crop:
     def scores(self) -> dict[str, float]:
         """Return the lines by the name of their score, ``crop_top_px`` and so on."""
         return {f"crop_{side}_px": float(lines) for side, lines in asdict(self).items()}
-
-    @classmethod
-    def of_values(cls, values: Mapping[str, int] | None) -> Crop | None:
-        """Return the crop of stored values, None for none."""
-        return None if values is None else cls(**values)
 
     def describe(self) -> str:
         """Return the crop in words."""

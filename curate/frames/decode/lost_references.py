@@ -5,21 +5,23 @@ Pictures that others refer to are counted by `frame_num` (ITU-T H.264, 7.4.3), s
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from av.packet import Packet
 from av.video.stream import VideoStream
 
 from reelweave.loader.dataset.samples.frames.bits import Bits, ParameterError
-from reelweave.loader.dataset.samples.frames.nal_units import nal_units, prefix_bytes, without_emulation
+from reelweave.loader.dataset.samples.frames.h264_sets import skip_order, skip_scaling
+from reelweave.loader.dataset.samples.frames.nal_units import (
+    nal_units,
+    prefix_bytes,
+    record_units,
+    without_emulation,
+)
 
 _SLICES, _IDR, _SPS, _PPS = (1, 2, 5), 5, 7, 8
 _WITH_CHROMA = frozenset(
     (44, 83, 86, 100, 110, 118, 122, 128, 134, 135, 138, 139, 244)
 )  # profiles, 7.3.2.1.1
-_SETS_AT = 5
 _READ_BYTES, _SLICE_BYTES = 4096, 64
-_MOST_CYCLE = 255
 _BEGINS_ANEW = 1
 """Largest number behind a picture that forgets all others and counts as 0 (7.4.3), which only its marking tells."""
 
@@ -36,13 +38,13 @@ class LostReferences:
         self._is_h264 = context.codec.canonical_name == "h264"
         header = bytes(context.extradata or b"") if self._is_h264 else b""
         self._prefix = prefix_bytes(header, "h264")
-        self._sequences: dict[
-            int, tuple[int, bool, bool]
-        ] = {}  # bits of a number, separate planes, gaps allowed
+        # Of a sequence set: bits of a number, separate planes, gaps allowed.
+        self._sequences: dict[int, tuple[int, bool, bool]] = {}
         self._pictures: dict[int, int] = {}  # sequence set of a picture set
         self._number: int | None = None  # of the last picture that others refer to
         self._is_lost = False
-        for unit in _header_units(header, self._prefix):
+        units = nal_units(header, None) if self._prefix is None else record_units(header, "h264")
+        for unit in units:
             self._take_set(unit)
 
     def take(self, packet: Packet[VideoStream]) -> bool:
@@ -104,43 +106,8 @@ class LostReferences:
             bits.unsigned()
             bits.take()
             if bits.take():
-                _skip_scaling(bits, 12 if chroma == 3 else 8)
-        number_bits, order_type = 4 + bits.unsigned(), bits.unsigned()
-        if order_type == 0:
-            bits.unsigned()
-        elif order_type == 1:
-            bits.take()
-            bits.signed()
-            bits.signed()
-            for _ in range(min(bits.unsigned(), _MOST_CYCLE)):
-                bits.signed()
+                skip_scaling(bits, 12 if chroma == 3 else 8)
+        number_bits = 4 + bits.unsigned()
+        skip_order(bits)
         bits.unsigned()
         self._sequences[set_id] = min(number_bits, 16), has_planes, bool(bits.take())
-
-
-def _skip_scaling(bits: Bits, lists: int) -> None:
-    """Pass over scaling lists (7.3.2.1.1.1)."""
-    for index in range(lists):
-        if not bits.take():
-            continue
-        last = following = 8
-        for _ in range(16 if index < 6 else 64):
-            if following:
-                following = (last + bits.signed()) % 256
-            last = following or last
-
-
-def _header_units(header: bytes, prefix: int | None) -> Iterator[bytes]:
-    """Yield the NAL units of extradata: of an avcC record, or with start codes."""
-    if prefix is None:
-        yield from nal_units(header, None)
-        return
-    at = _SETS_AT
-    for mask in (31, 255):
-        count = header[at] & mask if at < len(header) else 0
-        at += 1
-        for _ in range(count):
-            size = int.from_bytes(header[at : at + 2], "big")
-            if unit := header[at + 2 : at + 2 + size]:
-                yield unit
-            at += 2 + size

@@ -223,7 +223,8 @@ class PartClips:
                     self._places[first] = part, local_first
                     rate = Fraction(*index[f"{local_first}.rate"].tolist())
                     self._index[first] = index[name], index[f"{local_first}.times_s"], rate
-                    self._crops[first] = Crop.of_values(json.loads(index[f"{local_first}.crop"].tobytes()))
+                    crop = json.loads(index[f"{local_first}.crop"].tobytes())
+                    self._crops[first] = None if crop is None else Crop(**crop)
                     if smart is not None:
                         plan = json.loads(index[f"{local_first}.plan"].tobytes())
                         self._plans[first] = None if plan is None else plan_of(plan).moved(packets[part])

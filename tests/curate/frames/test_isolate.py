@@ -1,10 +1,12 @@
 """A child process carries the risk: what kills or hangs it costs its own row and nothing else."""
 
 import os
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
@@ -117,6 +119,25 @@ def run_beside_modules(tmp_path: Path, runner: str, joined: dict[str, str]) -> N
         )
         assert done.returncode == 0, done.stderr
     assert not mark.exists()
+
+
+def test_a_child_that_is_left_ends_without_a_traceback() -> None:
+    """As behind Ctrl-C, when its parent closes the connection with an answer unread."""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        command = [
+            sys.executable,
+            "-m",
+            "reelweave.curate.frames.child_process",
+            str(theirs.fileno()),
+            str(os.getpid()),
+        ]
+        child = subprocess.Popen(command, pass_fds=[theirs.fileno()], stderr=subprocess.PIPE, text=True)
+    with Connection(ours.detach()) as pipe:
+        pipe.send(work)
+        assert pipe.poll(120)  # it is ready, which nobody reads
+    _, said = child.communicate(timeout=120)
+    assert (child.returncode, said) == (0, "")
 
 
 def test_a_child_does_not_outlive_its_parent() -> None:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from reelweave.curate.cut.smart.bits import units_of
 from reelweave.loader.dataset.samples.frames.bits import Bits, ParameterError
-from reelweave.loader.dataset.samples.frames.nal_units import prefix_bytes, without_emulation
+from reelweave.loader.dataset.samples.frames.h264_sets import skip_order, skip_scaling
+from reelweave.loader.dataset.samples.frames.nal_units import prefix_bytes, record_units, without_emulation
 
 IDR, SEI, SPS, PPS, FILLER = 5, 6, 7, 8, 12
 """Values of nal_unit_type, table 7-1."""
@@ -77,9 +78,9 @@ def sequence_set(unit: bytes) -> SequenceSet:
         luma_bits, chroma_bits = 8 + bits.unsigned(), 8 + bits.unsigned()
         lossless = bool(bits.take())
         if bits.take():
-            _skip_scaling(bits, 8 if chroma != 3 else 12)
+            skip_scaling(bits, 8 if chroma != 3 else 12)
     bits.unsigned()
-    _skip_order(bits)
+    skip_order(bits)
     bits.unsigned()
     bits.take()
     bits.unsigned()
@@ -94,30 +95,6 @@ def sequence_set(unit: bytes) -> SequenceSet:
     return SequenceSet(
         set_id, profile, constraints, level, chroma, luma_bits, chroma_bits, frames_only, lossless, crop_left
     )
-
-
-def _skip_scaling(bits: Bits, lists: int) -> None:
-    for at in range(lists):
-        if not bits.take():
-            continue
-        last = following = 8
-        for _ in range(16 if at < 6 else 64):
-            if following:
-                following = (last + bits.signed()) % 256
-            last = following or last
-
-
-def _skip_order(bits: Bits) -> None:
-    """Skip how the order of showing is coded."""
-    kind = bits.unsigned()
-    if kind == 0:
-        bits.unsigned()
-    elif kind == 1:
-        bits.take()
-        bits.signed()
-        bits.signed()
-        for _ in range(min(bits.unsigned(), 255)):
-            bits.signed()
 
 
 def picture_set_ids(unit: bytes) -> tuple[int, int]:
@@ -146,16 +123,8 @@ def header_sets(header: bytes) -> tuple[list[bytes], int | None]:
     prefix = prefix_bytes(header, "h264")
     if prefix is None:
         return [unit for unit in units_of(header, None) if kind_of(unit) in (SPS, PPS)], None
-    sets: list[bytes] = []
-    at = 5
-    for mask in (31, 255):
-        count = header[at] & mask if at < len(header) else 0
-        at += 1
-        for _ in range(count):
-            size = int.from_bytes(header[at : at + 2], "big")
-            sets.append(header[at + 2 : at + 2 + size])
-            at += 2 + size
-    return [unit for unit in sets if unit and kind_of(unit) in (SPS, PPS)], prefix
+    sets = record_units(header, "h264")
+    return [unit for unit in sets if kind_of(unit) in (SPS, PPS)], prefix
 
 
 def fit_record(sets: Sequence[bytes]) -> bool:

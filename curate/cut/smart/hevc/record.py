@@ -7,9 +7,8 @@ from collections.abc import Iterable, Sequence
 from reelweave.curate.cut.smart.bits import units_of
 from reelweave.curate.cut.smart.hevc.sets import sequence_set
 from reelweave.curate.cut.smart.hevc.units import HEADER_BYTES, PPS, SPS, VPS, kind_of
-from reelweave.loader.dataset.samples.frames.nal_units import prefix_bytes
+from reelweave.loader.dataset.samples.frames.nal_units import prefix_bytes, record_units
 
-_ARRAYS_AT = 22
 _MOST_SETS, _MOST_SET_BYTES = 60, 65535
 _TIER = 0x20
 
@@ -24,17 +23,7 @@ def header_units(header: bytes) -> tuple[list[bytes], int | None]:
         ParameterError: It holds too many NAL units.
     """
     prefix = prefix_bytes(header, "hevc")
-    units = units_of(header, None) if prefix is None else []
-    at = _ARRAYS_AT + 1
-    for _ in range(header[_ARRAYS_AT] if prefix is not None and len(header) > _ARRAYS_AT else 0):
-        count = int.from_bytes(header[at + 1 : at + 3], "big")
-        at += 3
-        for _ in range(count):
-            if at >= len(header):
-                break
-            size = int.from_bytes(header[at : at + 2], "big")
-            units.append(header[at + 2 : at + 2 + size])
-            at += 2 + size
+    units = units_of(header, None) if prefix is None else record_units(header, "hevc")
     return [unit for unit in units if len(unit) > HEADER_BYTES], prefix
 
 

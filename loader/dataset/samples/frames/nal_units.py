@@ -18,6 +18,31 @@ def prefix_bytes(header: bytes, codec: str) -> int | None:
     return (header[at] & 3) + 1 if header[:1] == b"\x01" and len(header) > at else None
 
 
+def record_units(header: bytes, codec: str) -> Iterator[bytes]:
+    """Yield the NAL units of a record of a sample entry (ISO/IEC 14496-15, 5.3.3 and 8.3.3) that are not empty.
+
+    Args:
+        header: An avcC or hvcC record, which may be cut off.
+        codec: "h264" or "hevc".
+    """
+    is_hevc = codec == "hevc"
+    at = 22 if is_hevc else 5
+    groups = int.from_bytes(header[at : at + 1], "big") if is_hevc else 2
+    at += is_hevc
+    for group in range(groups):
+        # A group of hevc has a type before its count; the first one of h264 has bits that are reserved.
+        count = int.from_bytes(header[at + 1 : at + 3] if is_hevc else header[at : at + 1], "big")
+        count &= 31 if not is_hevc and group == 0 else 0xFFFF
+        at += 3 if is_hevc else 1
+        for _ in range(count):
+            if at >= len(header):
+                return
+            end = at + 2 + int.from_bytes(header[at : at + 2], "big")
+            if unit := header[at + 2 : end]:
+                yield unit
+            at = end
+
+
 def nal_units(packet: bytes, prefix: int | None) -> Iterator[bytes]:
     """Yield the NAL units of a packet that are not empty; arguments as of `nal_bounds`."""
     for _, begin, end in nal_bounds(packet, prefix):

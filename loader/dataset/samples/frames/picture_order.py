@@ -5,10 +5,15 @@ ITU-T H.265: sequence parameter sets 7.3.2.2, picture parameter sets 7.3.2.3, sl
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from reelweave.loader.dataset.samples.frames.bits import Bits, ParameterError
-from reelweave.loader.dataset.samples.frames.nal_units import nal_units, prefix_bytes, without_emulation
+from reelweave.loader.dataset.samples.frames.nal_units import (
+    nal_units,
+    prefix_bytes,
+    record_units,
+    without_emulation,
+)
 
 _VCL, _IRAP, _IDR, _BLA, _SPS, _PPS, _ENDS = (
     range(32),
@@ -21,7 +26,7 @@ _VCL, _IRAP, _IDR, _BLA, _SPS, _PPS, _ENDS = (
 )
 _UNREFERENCED = 14  # last type of the pictures that none of their sub-layer refers to, if it is even
 _LEADING = range(6, 10)
-_HEADER_BYTES, _ARRAYS_AT = 2, 22
+_HEADER_BYTES = 2
 _READ_BYTES = 4096  # of a set
 _SLICE_BYTES = 64
 _PROFILE_BITS = 96  # of profile, tier and level of the whole stream
@@ -42,8 +47,10 @@ class PictureOrder:
             int, tuple[int, bool, int]
         ] = {}  # of a picture set: sequence set, output flag, extra bits
         self._sequence, self._begins, self._before = -1, True, 0
-        for unit in _header_units(header, self._prefix):
-            self._take_set(unit)
+        units = nal_units(header, None) if self._prefix is None else record_units(header, "hevc")
+        for unit in units:
+            if len(unit) > _HEADER_BYTES:
+                self._take_set(unit)
 
     def position(self, packet: bytes) -> tuple[int, int] | None:
         """Return sequence and order of the picture in a packet, which rise as pictures are shown; None without one.
@@ -134,21 +141,3 @@ def shown_positions(header: bytes, packets: Iterable[bytes]) -> list[int] | None
         return None
     ranks = {position: rank for rank, position in enumerate(sorted(positions))}
     return [ranks[position] for position in positions]
-
-
-def _header_units(header: bytes, prefix: int | None) -> Iterator[bytes]:
-    """Yield the NAL units of extradata."""
-    if prefix is None:
-        yield from (unit for unit in nal_units(header, None) if len(unit) > _HEADER_BYTES)
-        return
-    at = _ARRAYS_AT + 1
-    for _ in range(header[_ARRAYS_AT] if len(header) > _ARRAYS_AT else 0):
-        count = int.from_bytes(header[at + 1 : at + 3], "big")
-        at += 3
-        for _ in range(count):
-            size = int.from_bytes(header[at : at + 2], "big")
-            unit = header[at + 2 : at + 2 + size]
-            if len(unit) <= _HEADER_BYTES:
-                return
-            yield unit
-            at += 2 + size
