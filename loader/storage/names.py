@@ -5,6 +5,7 @@ import os
 import re
 from collections.abc import Set
 from functools import lru_cache
+from typing import Any
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from reelweave.loader.errors import UsageError
@@ -71,6 +72,15 @@ def without_secrets(text: str) -> str:
     return _PARAMETER.sub(
         lambda match: f"{match[1]}***" if _SECRET_PARAMETER.search(match[2]) else match[0], text
     )
+
+
+def without_secrets_in(value: Any) -> Any:
+    """Return the value of a configuration with `without_secrets` applied to every address in it."""
+    if isinstance(value, dict):
+        return {name: without_secrets_in(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [without_secrets_in(inner) for inner in value]
+    return without_secrets(value) if isinstance(value, str) and "://" in value else value
 
 
 def shown_name(text: str) -> str:

@@ -1,13 +1,12 @@
 """Resolved configurations kept beside what was made with them, so that the same command can repeat it."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import yaml
 from pydantic import BaseModel
 
 from reelweave.loader.storage import StorageConfig
-from reelweave.loader.storage.names import without_secrets
+from reelweave.loader.storage.names import without_secrets, without_secrets_in
 from reelweave.pipelines.configuration.shell import shell_line
 
 
@@ -38,15 +37,7 @@ def kept_yaml(config: BaseModel, command: Sequence[str], leave_out: frozenset[st
         command: words behind the program's name.
         leave_out: names of sections to leave out.
     """
-    values = _without_secrets(config.model_dump(mode="json", exclude=set(leave_out)))
+    values = without_secrets_in(config.model_dump(mode="json", exclude=set(leave_out)))
     command_line = without_secrets(shell_line(["reelweave", *command]))
     head = f"# Resolved configuration with every key. To repeat:\n# {command_line}\n\n"
     return head + yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=110)
-
-
-def _without_secrets(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _without_secrets(inner) for name, inner in value.items()}
-    if isinstance(value, list):
-        return [_without_secrets(inner) for inner in value]
-    return without_secrets(value) if isinstance(value, str) and "://" in value else value

@@ -9,7 +9,7 @@ from reelweave.curate.config import CurateConfig
 from reelweave.loader.base.named_file import read_named
 from reelweave.loader.base.printable import printable
 from reelweave.loader.errors import UsageError
-from reelweave.loader.storage.names import shown_name, without_secrets
+from reelweave.loader.storage.names import shown_name, without_secrets_in
 from reelweave.pipelines.configuration.config import Given, given_text
 from reelweave.pipelines.configuration.keys import keys_of
 from reelweave.pipelines.configuration.kinds import CONFIGS
@@ -62,7 +62,7 @@ def _read_file(path: Path, shown: str) -> Recipe:
     named = f"the recipe {printable(shown)}"
     values = given_text(read_named(path, MOST_BYTES, named), named, ())
     # Addresses are kept without users, passwords and signatures, as elsewhere in a dataset.
-    recipe = values._replace(values=_without_secrets(values.values)).validate(Recipe)
+    recipe = values._replace(values=without_secrets_in(values.values)).validate(Recipe)
     _check_keys(recipe, named)
     settings = Given(all_settings(recipe), named, values.document, (), "")
     settings.validate(CurateConfig)
@@ -150,11 +150,3 @@ def leaf_paths(values: Mapping[str, Any], above: str = "") -> Iterator[str]:
             yield from leaf_paths(value, path)
         else:
             yield path
-
-
-def _without_secrets(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _without_secrets(inner) for name, inner in value.items()}
-    if isinstance(value, list):
-        return [_without_secrets(inner) for inner in value]
-    return without_secrets(value) if isinstance(value, str) and "://" in value else value
