@@ -1,17 +1,21 @@
 """Settings of the stage that cuts clips."""
 
+from fractions import Fraction
 from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
+from reelweave.curate.frames.clocks.rates import STANDARD_RATES
 from reelweave.loader.settings import Except, Settings
+
+_ROUNDED = 0.001  # frames per second by which a written rate may be rounded
 
 
 class CutConfig(Settings):
     """Encoding of spans as clips."""
 
     SPEED_ONLY: ClassVar = frozenset({"ahead_mb"})
-    ADDED: ClassVar = frozenset({"max_copied_mbps", "crop_bars"})
+    ADDED: ClassVar = frozenset({"max_copied_mbps", "crop_bars", "fps"})
     READ_WITH: ClassVar = {
         "trim_s": ("mode", ("copy", "auto")),
         "max_copied_mbps": ("mode", ("smart",)),
@@ -72,6 +76,13 @@ class CutConfig(Settings):
     max_fps: float = Field(
         60.0, gt=0, description="maximum clip rate for sources of variable frame rate, frames per second"
     )
+    fps: float | None = Field(
+        None,
+        ge=1,
+        le=240,
+        description="frame rate of clips whose footage has a higher one, as models want it, frames per second. Each"
+        " slot shows the frame of its time; slower footage, and a rate within 0.2 %, stays. Lowered clips are encoded",
+    )
     threads: int = Field(1, gt=0, description="encoder threads; their number changes the bytes of clips")
     audio: Literal["keep", "drop"] = Field(
         "keep",
@@ -101,8 +112,21 @@ class CutConfig(Settings):
     def _check_mode(self) -> Self:
         if self.mode == "copy" and self.crop_bars:
             raise ValueError("mode=copy cannot crop bars; set crop_bars=false, or mode=auto or smart")
+        if self.mode == "copy" and self.fps is not None:
+            raise ValueError(
+                "mode=copy cannot lower a frame rate; leave fps unset, or set mode=auto or smart"
+            )
         if self.mode == "smart" and self.encoder != "x264":
             raise ValueError(
                 "mode=smart encodes with x264 alone, whose parameter sets it can name; set encoder=x264"
             )
         return self
+
+    @property
+    def clip_fps(self) -> Fraction | None:
+        """``fps`` as a fraction, where 23.976 stands for 24000/1001; None without one."""
+        if self.fps is None:
+            return None
+        near = min(STANDARD_RATES, key=lambda rate: abs(rate - Fraction(self.fps or 0)))
+        exact = Fraction(self.fps).limit_denominator(1001)
+        return near if abs(near - exact) < _ROUNDED else exact

@@ -162,6 +162,8 @@ def _span_fault(
     form: SourceFormat, timeline: FrameTimes, units: Sequence[PacketInfo], first: int, last: int
 ) -> str | None:
     count = last - first
+    if timeline.is_lowered(first, last):
+        return "cut.fps lowers its rate"
     slots = timeline.clip_frames(first, last)
     if not np.array_equal(slots, np.arange(first, last)):
         return "its frame rate is not constant there"

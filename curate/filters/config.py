@@ -41,8 +41,11 @@ class FilterConfig(Settings):
     max_short_side_px: float | None = Field(None, description="maximum short side, pixels")
     min_aspect: float | None = Field(None, description="minimum aspect ratio, width / height")
     max_aspect: float | None = Field(None, description="maximum aspect ratio, width / height")
-    min_fps: float | None = Field(None, description="minimum frame rate, frames per second")
-    max_fps: float | None = Field(None, description="maximum frame rate, frames per second")
+    min_fps: float | None = Field(
+        None,
+        description="minimum frame rate of the footage, which cut.fps may lower in clips, frames per second",
+    )
+    max_fps: float | None = Field(None, description="maximum frame rate of the footage, frames per second")
     max_black_share: float | None = Field(0.95, description="maximum share of black pictures, 0 to 1")
     max_white_share: float | None = Field(0.95, description="maximum share of white pictures, 0 to 1")
     max_frozen_share: float | None = Field(

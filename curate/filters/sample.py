@@ -58,7 +58,7 @@ class ClipSample:
         width: Width of the clip, pixels.
         height: Height of the clip, pixels.
         frames: Number of frames of the clip.
-        fps: Frames per second of the clip.
+        fps: Frames per second of the clip's footage.
         duration_s: Duration of the clip.
         audio_dbfs: float32 [windows]: loudness of every 100 ms from
             `reelweave.curate.filters.sound.loudness_dbfs`; empty: no sound track; None: not measured.

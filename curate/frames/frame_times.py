@@ -15,6 +15,7 @@ from reelweave.curate.frames.clocks.rates import (
     choose_clip_rate,
     choose_rate,
     fleeting,
+    lower_rate,
     snap_rate,
     ties_s,
 )
@@ -76,6 +77,7 @@ class FrameTimes:
         repeats: Frames at which the last few frames come a second time; no clip crosses one.
         pulldown: Order of fields of a telecined film; its frames of repeated fields last an instant.
         max_fps: Upper limit of the rate of clips where the source's is not constant.
+        fps: Rate of clips of faster footage; None: that of the footage.
         unmarked: Order of fields of frames that are interlaced without a mark.
         shapes: Shapes of the pictures, if they change; no clip holds two.
         coded: True where frames have no times of their own, and held ones are told by those of coding.
@@ -100,6 +102,7 @@ class FrameTimes:
     undecoded: Undecoded | None = None
     sound_steps: tuple[int, ...] = ()
     repeats: tuple[int, ...] = ()
+    fps: Fraction | None = None
 
     @property
     def borders(self) -> list[int]:
@@ -113,11 +116,19 @@ class FrameTimes:
         """Number of frames that decode."""
         return len(self.times_s) - 1
 
-    def clip_rate(self, first: int, last: int) -> Fraction:
-        """Return the frames per second of a clip of frames ``[first, last)``."""
+    def footage_rate(self, first: int, last: int) -> Fraction:
+        """Return the frames per second of frames ``[first, last)``, of which a clip may show fewer."""
         if self.constant or self.pulldown is not None:
             return self.rate
         return choose_clip_rate(self.times_s[first:last], self.rate, self.max_fps)
+
+    def clip_rate(self, first: int, last: int) -> Fraction:
+        """Return the frames per second of a clip of frames ``[first, last)``."""
+        return lower_rate(self.footage_rate(first, last), self.fps)
+
+    def is_lowered(self, first: int, last: int) -> bool:
+        """Return whether a clip of frames ``[first, last)`` shows fewer frames than its footage, as ``fps`` asks."""
+        return self.clip_rate(first, last) != self.footage_rate(first, last)
 
     def clip_frames(self, first: int, last: int) -> NDArray[np.int64]:
         """Return the source frame for each frame of a clip of frames ``[first, last)``; see `source_frames`."""
@@ -126,8 +137,12 @@ class FrameTimes:
     def left_out(self, first: int, last: int) -> str:
         """Return in words how many visible frames of ``[first, last)`` a clip has no slot for, "" for very few.
 
-        The last frame of a source is named whatever it lasts, since no other one shows its picture.
+        The last frame of a source is named whatever it lasts, since no other one shows its picture. Of a clip of
+        lowered rate the two rates are named instead.
         """
+        if self.is_lowered(first, last):
+            rates = self.footage_rate(first, last), self.clip_rate(first, last)
+            return "its rate is lowered from {:.5g} to {:.5g} fps (cut.fps)".format(*map(float, rates))
         if self.constant or self.pulldown is not None:
             return ""
         slots = np.unique(self.clip_frames(first, last))

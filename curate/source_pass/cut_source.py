@@ -315,7 +315,8 @@ class CutSource:
     ) -> Record:
         span, line = clip.span, facts.timeline
         shown = line.clip_frames(span.first, span.last)
-        sample = collected.sample(clip, facts.stats, shown)
+        footage_fps = float(line.footage_rate(span.first, span.last))
+        sample = collected.sample(clip, facts.stats, shown, footage_fps)
         cropped = "" if clip.crop is None else clip.crop.describe()
         remarks = (
             facts.remark,

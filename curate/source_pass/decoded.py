@@ -83,6 +83,7 @@ class Decoded:
             unmarked=unmarked,
             shapes=self.shapes if len(self.shapes) > 1 else (),
             undecoded=self._undecoded(line),
+            fps=config.cut.clip_fps,
         )
         # What is missing at the begin leaves the cadence behind it as it is.
         is_clean = not any(hurt.first for hurt in line.damage)

@@ -29,7 +29,7 @@ from reelweave.curate.cut.smart.check import SeamError
 from reelweave.curate.cut.smart.plan import Plan
 from reelweave.curate.frames.budget import most_bytes, most_frames, most_pixels
 from reelweave.curate.frames.child_process import give_back
-from reelweave.curate.frames.clocks.rates import is_fleeting, ties_s
+from reelweave.curate.frames.clocks.rates import is_fleeting, lower_rate, ties_s
 from reelweave.curate.frames.frame_times import FrameTimes, likely_clip_rate
 from reelweave.curate.frames.picture import Finisher, Geometry
 from reelweave.curate.frames.probe import Probe
@@ -82,6 +82,7 @@ class LookaheadEncoder:
         self._lookahead, self._pictures, self._spool, self._size = lookahead, pictures, spool, size
         self._stated, self._time_base, self._config = header.rate, float(time_base), config
         self._rate = header.rate  # of the clip in work
+        self._usual_s = 1 / float(header.rate)  # for which its footage shows a frame
         budget = config.cut.ahead_mb * 10**6
         self._finishes_first = (lookahead.lag + TURN) * decoded_bytes(header) > budget
         frame_bytes = finished_bytes(header, config) if self._finishes_first else decoded_bytes(header)
@@ -233,15 +234,17 @@ class LookaheadEncoder:
         if self._timeline is not None:
             times_s = times_s[:-1]
         last = self._lookahead.known_end or len(times_s)
-        rate = likely_clip_rate(times_s, self._clip, last, self._stated, config.max_fps)
+        footage_rate = likely_clip_rate(times_s, self._clip, last, self._stated, config.max_fps)
         if self._timeline is not None and self._timeline.constant:
-            rate = self._timeline.rate
+            footage_rate = self._timeline.rate
+        rate = lower_rate(footage_rate, config.clip_fps)
+        self._usual_s = 1 / float(footage_rate)
         self._rate, self._shown, self._slots = rate, array("L"), 0
         if self._bars is not None:
             self._crop = self._bars.crop(self._clip, last, self._size)
         size = self._size if self._crop is None else self._crop.size(self._size)
         try:
-            if self._smart is not None and self._crop is None:
+            if self._smart is not None and self._crop is None and rate == footage_rate:
                 self._encoder = self._smart.begin(self._clip, rate, self._left_bytes)
             if self._encoder is None:
                 codec = codec_name(config.encoder, size.bits)
@@ -255,7 +258,7 @@ class LookaheadEncoder:
         first_s, rate = self._times_s[self._clip], float(self._rate)
         before, end_s = self._slots, self._times_s[frame_index + 1]
         held_s = end_s - self._times_s[frame_index]
-        is_seen = not is_fleeting(held_s, 1 / rate)
+        is_seen = not is_fleeting(held_s, self._usual_s)
         tie_s = float(ties_s(np.array(held_s), self._rate))
         # As `source_frames` does for a whole span, here without knowing its end.
         while is_seen and first_s + (self._slots + 0.5) / rate < end_s + (

@@ -112,13 +112,16 @@ class ClipPictures:
     fingerprint: PrintPictures
     text: ReadText | None = None
 
-    def sample(self, clip: CutClip, stats: FrameStats, shown: NDArray[np.int64]) -> ClipSample:
+    def sample(
+        self, clip: CutClip, stats: FrameStats, shown: NDArray[np.int64], footage_fps: float
+    ) -> ClipSample:
         """Return the sample of the clip.
 
         Args:
             clip: The clip.
             stats: Statistics of the whole source.
             shown: Source frame of each of the clip's frames.
+            footage_fps: Frame rate of its footage, which the clip's may be lower than, frames per second.
         """
         luma, steps = stats.of(shown)
         crop = clip.crop or Crop()
@@ -133,7 +136,7 @@ class ClipPictures:
             width=clip.geometry.width + crop.left + crop.right,
             height=clip.geometry.height + crop.top + crop.bottom,
             frames=clip.frames,
-            fps=float(clip.rate),
+            fps=footage_fps,
             duration_s=float(clip.frames / clip.rate),
             audio_dbfs=clip.audio_dbfs,
             text=self.text,

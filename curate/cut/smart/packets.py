@@ -230,6 +230,8 @@ class SmartPackets:
         """Return why nothing of a span is copied whatever its packets are, or None."""
         if line.shapes and shape_at(line.shapes, span.first).first > 0:
             return "its pictures change their shape before it"
+        if line.is_lowered(span.first, span.last):
+            return "cut.fps lowers its rate"
         return self.begin_fault(span.first, size, line.deinterlace)
 
     def begin_fault(self, first: int, size: Geometry, deinterlaced: bool = False) -> str | None:

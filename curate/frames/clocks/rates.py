@@ -30,6 +30,7 @@ _OFF, _MOST = (
 )  # frame durations by which gaps may differ from whole ones, and the share of gaps that keep it
 # Agreement of all frames with a grid, 0 to 1. Milliseconds cost 0.006 at 60 fps.
 _LEAST_FIT, _BETTER_FIT = 0.99, 0.003
+_SAME_RATE = Fraction(2, 1000)  # relative distance of rates that are not told apart, such as 23.976 and 24
 _CLOSE = 0.1  # relative distance within which an odd rate is the source's, measured on too few frames
 
 FLEETING_S = 0.0015
@@ -106,6 +107,11 @@ def choose_clip_rate(times_s: Seconds, source: Fraction, max_fps: float) -> Frac
         return source if abs(most - source) <= _SNAP_TOLERANCE * source else most
     odd = _usual(nominal) is None and abs(nominal - source) <= _CLOSE * source
     return source if odd or few else nominal
+
+
+def lower_rate(footage: Fraction, fps: Fraction | None) -> Fraction:
+    """Return the rate of a clip: that of its footage, or ``fps`` where that is lower by more than 0.2 %."""
+    return footage if fps is None or footage <= fps * (1 + _SAME_RATE) else fps
 
 
 def fleeting(held_s: Seconds) -> NDArray[np.bool_]:

@@ -146,7 +146,8 @@ class PartAhead:
         line = timeline(list(pts), self._time_base, last, rate, (), max_fps, durations=durations)
         last_s = line.times_s[-1] - line.times_s[-2]
         times_s = (np.array(pts, np.float64) - (self._begin_pts or 0)) * float(self._time_base)
-        return replace(line, times_s=np.append(times_s, times_s[-1] + last_s))
+        fps = self._config.cut.clip_fps
+        return replace(line, times_s=np.append(times_s, times_s[-1] + last_s), fps=fps)
 
 
 def keep_clips(store: PartStore, part_index: int, size: Geometry | None, clips: Iterable[AheadClip]) -> None:

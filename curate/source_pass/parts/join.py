@@ -121,6 +121,7 @@ class Joined:
             "rate": [self.timeline.rate.numerator, self.timeline.rate.denominator],
             "constant": self.timeline.constant,
             "max_fps": self.timeline.max_fps,
+            "fps": str(self.timeline.fps or ""),
             "spans": [asdict(span) for span in self.spans],
             "size": self.size.to_json(),
             "source_bytes": self.source_bytes,
@@ -146,9 +147,9 @@ class Joined:
         note, arrays = store.note(JOIN), store.arrays(JOIN)
         assert note is not None
         values = note.found
-        times_s = arrays["times_s"]
+        rates = {"max_fps": values["max_fps"], "fps": Fraction(text) if (text := values.get("fps")) else None}
         return cls(
-            FrameTimes(times_s, Fraction(*values["rate"]), values["constant"], (), max_fps=values["max_fps"]),
+            FrameTimes(arrays["times_s"], Fraction(*values["rate"]), values["constant"], (), **rates),
             tuple(Span(**span) for span in values["spans"]),
             Geometry.from_json(values["size"]),
             FrameStats.of_values(arrays["luma"].tolist(), arrays["steps"].tolist()),

@@ -260,6 +260,15 @@ def test_bars_in_parts_are_those_of_one_pass(mode: str, tmp_path: Path) -> None:
 
 
 @thorough
+def test_lowered_rates_in_parts_are_those_of_one_pass(tmp_path: Path) -> None:
+    usual(tmp_path / "films")
+    for name, run in (("whole", {}), ("parts", PARTS)):
+        curate([str(tmp_path / "films")], str(tmp_path / name), config(cut={"fps": 16}, run=run))
+    assert tree(tmp_path / "parts") == tree(tmp_path / "whole")
+    assert set(pq.read_table(tmp_path / "whole/index.parquet")["fps"].to_pylist()) == {16.0}
+
+
+@thorough
 def test_text_in_parts_is_what_one_pass_reads(tmp_path: Path) -> None:
     """What OCR reads rides beside the clips that parts encode ahead."""
     film = encode(
