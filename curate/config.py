@@ -154,7 +154,8 @@ class CurateConfig(SourceStageConfig, frozen=True, extra="forbid"):
 
     READ_WITH: ClassVar = {
         "stitch.enabled": ("shots.detector", Except("fixed")),
-        "dedup.semantic.enabled": ("embed.backend", Except("none")),
+        "dedup.semantic.enabled": ("embed.backend", Except("none", "perceptual")),
+        "dedup.balance.max_clips": ("embed.backend", Except("none", "perceptual")),
         "run.shots_gpus": ("shots.device", Except("cpu")),
         "run.embed_gpus": ("embed.backend", ("open_clip",)),
         "run.caption_gpus": ("captions.model", SET),

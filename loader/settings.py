@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Literal, NamedTuple, get_args, get_origin
+from typing import Any, ClassVar, Literal, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
@@ -12,16 +12,17 @@ _NO_NUMBER = PydanticCustomError(
 )
 
 
-class Except(NamedTuple):
-    """Every value but one, of a key with which another is read."""
+class Except(tuple[object, ...]):
+    """Every value but some, of a key with which another is read."""
 
-    value: object
+    def __new__(cls, *values: object) -> "Except":
+        return super().__new__(cls, values)
 
     def __contains__(self, value: object) -> bool:
-        return value != self.value
+        return not super().__contains__(value)
 
     def __str__(self) -> str:
-        return f"other than {self.value}"
+        return "other than " + " and ".join(map(str, self))
 
 
 SET = Except(None)
@@ -36,7 +37,7 @@ class Settings(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
             within have dots; the key of a section stands for all of its own.
     """
 
-    READ_WITH: ClassVar[Mapping[str, tuple[str, tuple[object, ...] | Except]]] = {}
+    READ_WITH: ClassVar[Mapping[str, tuple[str, tuple[object, ...]]]] = {}
 
     @model_validator(mode="before")
     @classmethod
@@ -104,7 +105,7 @@ def unread_keys(section: BaseModel, name: str = "") -> Iterator[str]:
             yield from unread_keys(part, f"{prefix}{key}")
 
 
-def _describe_choice(choice: str, values: tuple[object, ...] | Except, chosen: object) -> str:
+def _describe_choice(choice: str, values: tuple[object, ...], chosen: object) -> str:
     """Return in words the values of a key with which another is read, and its value now."""
     if values == SET:
         return ", which is not set"

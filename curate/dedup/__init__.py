@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from reelweave.curate.dedup.balance import balance
 from reelweave.curate.dedup.clusters import clusters
 from reelweave.curate.dedup.fingerprint import Match, overlap
 from reelweave.curate.dedup.neighbours import near_pairs, near_references
@@ -31,8 +32,9 @@ __all__ = [
     "Duplicate",
     "ManyPairs",
     "Vectors",
-    "contaminated",
+    "balance",
     "dedup",
+    "find_contaminated",
 ]
 
 Pair = tuple[int, int, float]

@@ -15,7 +15,7 @@ from reelweave.curate.dedup.fingerprint import Match
 from reelweave.curate.dedup.products import IndexArray
 from reelweave.curate.dedup.vector_file import Chosen, Matrix, VectorFile
 from reelweave.curate.models.device import Device
-from reelweave.loader.settings import Settings
+from reelweave.loader.settings import SET, Settings
 
 
 @dataclass(frozen=True)
@@ -184,6 +184,31 @@ class Duplicate:
         return f"shows {min(self.shared_s, duration_s):.1f} s of {self.reason}"
 
 
+@dataclass(frozen=True)
+class Surplus:
+    """Finding that a clip is beyond the cap of its concept.
+
+    Attributes:
+        concept: Index of the concept.
+        clips: Number of its clips.
+        concepts: Number of concepts that have clips.
+        max_clips: Cap.
+    """
+
+    concept: int
+    clips: int
+    concepts: int
+    max_clips: int
+
+    @property
+    def reason(self) -> str:
+        """Reason in words."""
+        return (
+            f"its concept, number {self.concept + 1} of {self.concepts}, has {self.clips:,} clips, more than"
+            f" dedup.balance.max_clips = {self.max_clips:,}: the best are kept"
+        )
+
+
 class ExactConfig(Settings):
     """Exact duplicates: clips with the same bytes."""
 
@@ -234,15 +259,33 @@ class SemanticConfig(Settings):
     iterations: int = Field(20, ge=1, description="maximum k-means iterations")
 
 
+class BalanceConfig(Settings):
+    """Balance of concepts: clusters of similar clips in the embedding of a model, after deduplication."""
+
+    READ_WITH: ClassVar = dict.fromkeys(("concepts", "iterations"), ("max_clips", SET))
+
+    max_clips: int | None = Field(
+        None,
+        ge=1,
+        description="maximum number of clips of a concept; of more the best are kept, the others filtered. Unset: all",
+    )
+    concepts: int = Field(
+        1000, ge=1, description="approximate number of concepts; at most as many as there are clips"
+    )
+    iterations: int = Field(20, ge=1, description="maximum k-means iterations")
+
+
 class DedupConfig(Settings):
     """Deduplication within a dataset and against other datasets."""
 
+    ADDED: ClassVar = frozenset({"balance"})
     REVISION: ClassVar[int] = 0
     SPEED_ONLY: ClassVar = frozenset({"device"})
 
     exact: ExactConfig = ExactConfig()
     perceptual: PerceptualConfig = PerceptualConfig()
     semantic: SemanticConfig = SemanticConfig()
+    balance: BalanceConfig = BalanceConfig()
     older: tuple[str, ...] = Field(
         (), description="finished datasets; new clips with a duplicate in one of them are filtered"
     )

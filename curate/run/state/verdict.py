@@ -7,7 +7,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from reelweave.curate.dedup import DedupClips, Duplicate, Vectors, dedup
+from reelweave.curate.dedup import DedupClips, Duplicate, Vectors, balance, dedup
+from reelweave.curate.dedup.types import Surplus
 from reelweave.curate.dedup.vector_file import VectorFile
 from reelweave.curate.ledger.records import Record
 from reelweave.curate.run.reference_sets import ReferenceSets
@@ -18,12 +19,14 @@ from reelweave.curate.run.state.dedup_input import dedup_clips, model_vectors
 from reelweave.curate.run.state.run_inputs import RunInputs
 from reelweave.curate.run.state.stored_clips import StoredClips
 from reelweave.curate.run.tables.clips import CLIPS, by_span, clip_ids, concat_clips, from_records
-from reelweave.curate.run.tables.columns import column, filter_rows, mask_of, places_in
+from reelweave.curate.run.tables.columns import column, equal, filter_rows, mask_of, places_in
 from reelweave.curate.run.tables.compare import (
+    BALANCE,
     taken_down,
     without_copies,
     without_duplicates,
     without_known,
+    without_surplus,
 )
 from reelweave.curate.run.tables.kept import KeptClips, is_kept
 from reelweave.curate.run.tables.partitions import Partitions, partition_of
@@ -36,7 +39,8 @@ class FinishedVerdict:
 
     Attributes:
         clips: Every span in its state.
-        is_complete: Whether it is final: no clip was dropped as a duplicate of one that a later stage failed.
+        is_complete: Whether it is final: no clip was dropped as a duplicate of one that a later stage failed, or for
+            the cap of a concept while one failed.
         failed: (source, part) of the clips that a later stage failed.
     """
 
@@ -112,8 +116,15 @@ class Verdict:
             )
         duplicates = dedup(self._dedup_clips(remaining, clips, match), self._dedup)
         self.copies.note_duplicates(remaining, clips, duplicates)
+        # Last the cap of each concept, which copies shall not fill.
+        surplus: Mapping[str, Surplus] = {}
+        if self._dedup.balance.max_clips is not None:
+            remaining = remaining.where(
+                ~mask_of(pc.is_in(remaining.keys, value_set=pa.array(list(duplicates), pa.string())))
+            )
+            surplus = balance(self._dedup_clips(remaining, clips), self._dedup.balance, self._dedup.device)
         del remaining
-        if not (duplicates or outside or len(copies)):
+        if not (duplicates or outside or surplus or len(copies)):
             return clips
         # Write the reasons into the partitions, of which one at a time is in memory.
         for partition, table in enumerate(clips):
@@ -121,7 +132,7 @@ class Verdict:
             kept_uris = [uris[index] for index in copied[2][in_partition].tolist()]
             changed = without_copies(table, copied[1][in_partition], kept_uris)
             changed = without_duplicates(without_known(changed, outside), duplicates)
-            clips.replace(partition, changed)
+            clips.replace(partition, without_surplus(changed, surplus))
         return clips
 
     def finish(self, clips: Partitions) -> FinishedVerdict:
@@ -144,7 +155,12 @@ class Verdict:
             failed |= set(zip(*spans, strict=True))
             gone.append(column(changed, "key"))
         keys = pa.concat_arrays(gone)
-        is_complete = all((places_in(column(table, "duplicate_of"), keys) < 0).all() for table in clips)
+        # A clip that a later stage failed leaves its concept room for another one.
+        is_complete = not len(keys) or not any(
+            (places_in(column(table, "duplicate_of"), keys) >= 0).any()
+            or equal(table, "stage", BALANCE).any()
+            for table in clips
+        )
         return FinishedVerdict(finished, is_complete, failed)
 
     def _judge_alone(self, partition: int, clips: pa.Table, failed: Set[tuple[int, int]]) -> pa.Table:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from reelweave.curate.dedup import Duplicate
 from reelweave.curate.dedup.text_hashes import hashes, may_repeat
+from reelweave.curate.dedup.types import Surplus
 from reelweave.curate.run.tables.clips import KEPT, SCORE, by_span, concat_clips, from_records, to_records
 from reelweave.curate.run.tables.columns import (
     Rows,
@@ -20,6 +21,9 @@ from reelweave.curate.run.tables.columns import (
     replace_values,
 )
 from reelweave.curate.takedown.takedown import TakeDowns, empty_record
+
+BALANCE = "dedup.balance"
+"""Stage of clips beyond the cap of their concept."""
 
 
 def taken_down(clips: pa.Table, down: TakeDowns, index_of: Mapping[str, int]) -> pa.Table:
@@ -107,6 +111,20 @@ def without_known(clips: pa.Table, references: Mapping[str, tuple[str, Duplicate
     """Return clips, those that other datasets hold as filtered: the stage that found each, and its twin, by key."""
     stages, twins = [stage for stage, _ in references.values()], [twin for _, twin in references.values()]
     return _decide_twins(clips, pa.array(list(references), pa.string()), twins, "filtered", stages)
+
+
+def without_surplus(clips: pa.Table, surplus: Mapping[str, Surplus]) -> pa.Table:
+    """Return clips, those beyond the cap of their concept as filtered: the finding of each, by key."""
+    found = list(surplus.values())
+    rows = places_in(column(clips, "key"), pa.array(list(surplus), pa.string()))
+    rows[~equal(clips, "state", "kept")] = -1
+    chosen = [found[row] for row in rows[rows >= 0].tolist()]
+    values = {
+        "score": [float(finding.clips) for finding in chosen],
+        "threshold": [float(finding.max_clips) for finding in chosen],
+        "reason": [finding.reason for finding in chosen],
+    }
+    return replace_values(clips, rows >= 0, {**values, "state": "filtered", "stage": BALANCE})
 
 
 def _decide_twins(

@@ -15,6 +15,7 @@ from reelweave.pipelines.configuration.train_vae_config import VaeRunConfig
 from reelweave.train.latents.config import LatentsConfig
 from tests.commands import reelweave
 
+_NEEDS_A_MODEL = "it is for embed.backend other than none and perceptual, and embed.backend is perceptual"
 CASES = {
     "embed.model=nothing": "it is for backend open_clip, and backend is perceptual",
     "captions.fps=1.0": "it is for model, which is not set",
@@ -23,6 +24,9 @@ CASES = {
     "aesthetic.reduce=min": "it is for weights, which is not set",
     "text_embed.max_tokens=9": "it is for model, which is not set",
     "dedup.semantic.min_similarity=0.5": "it is for enabled True, and enabled is False",
+    "dedup.semantic.enabled=True": _NEEDS_A_MODEL,
+    "dedup.balance.max_clips=9": _NEEDS_A_MODEL,
+    "dedup.balance.concepts=9": "it is for max_clips, which is not set",
     "cut.max_copied_mbps=9.0": "it is for mode smart, and mode is encode",
     "shots.fixed.stride_s=3.0": "it is for detector fixed, and detector is colour",
     "shots.hybrid.nominations.cut_threshold=0.3": "it is for detector hybrid, and detector is colour",
@@ -38,7 +42,10 @@ OTHERS = {
     ("run.runner=sequential", "run.wait_for_cpus=9"): "it is for runner ray",
     ("run.isolate=false", "run.attempts=9"): "it is for isolate True",
     ("shots.detector=fixed", "stitch.enabled=true"): "it is for shots.detector other than fixed",
-    ("embed.backend=none", "dedup.semantic.enabled=true"): "it is for embed.backend other than none",
+    (
+        "embed.backend=none",
+        "dedup.semantic.enabled=true",
+    ): "it is for embed.backend other than none and perceptual",
 }
 
 

@@ -1,0 +1,44 @@
+"""Concept balance: at most so many clips of each cluster of an embedding."""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from reelweave.curate.dedup.clusters import clusters
+from reelweave.curate.dedup.types import BalanceConfig, DedupClips, Surplus
+from reelweave.curate.models.device import Device
+
+
+def balance(clips: DedupClips, config: BalanceConfig, device: Device = "cpu") -> dict[str, Surplus]:
+    """Return the clips beyond the cap of their concept, by key; the order of the clips does not matter.
+
+    Concepts are clusters of the embedding by spherical k-means. Of a cluster the best clips are kept, as
+    `DedupClips.order` sorts them. Old clips are never dropped, and count first. Clips without an embedding have no
+    concept.
+
+    Args:
+        clips: Kept clips, without their duplicates.
+        config: Number of concepts, and their cap.
+        device: Device of k-means, as in `reelweave.curate.dedup.neighbours.near_pairs`.
+    """
+    rows = np.flatnonzero(clips.embedding.there)
+    if config.max_clips is None or len(rows) <= config.max_clips:
+        return {}
+    # By key, so that the first centres do not depend on the order of the work.
+    rows = rows[pc.sort_indices(clips.keys.take(pa.array(rows))).to_numpy()]
+    size = max(1, round(len(rows) / config.concepts))
+    concept = np.full(len(clips), -1, np.intp)
+    concept[rows] = clusters(clips.embedding.some(rows.astype(np.int32)), size, config.iterations, device)
+    order = clips.order(rows)
+    by_concept = order[np.argsort(concept[order], kind="stable")]
+    counts = np.bincount(concept[rows])
+    starts = np.cumsum(counts) - counts
+    rank = np.arange(len(by_concept)) - starts[concept[by_concept]]
+    surplus = by_concept[(rank >= config.max_clips) & ~clips.old[by_concept]]
+    num_concepts = int(np.count_nonzero(counts))
+    return {
+        key: Surplus(index, int(counts[index]), num_concepts, config.max_clips)
+        for key, index in zip(
+            clips.keys.take(pa.array(surplus)).to_pylist(), concept[surplus].tolist(), strict=True
+        )
+    }
