@@ -17,6 +17,7 @@ from reelweave.curate.cut.copy import has_new_header
 from reelweave.curate.cut.sound_state import FROM_THE_BEGIN, WholeBlocks
 from reelweave.curate.frames.clocks.packet_stamps import mended_stamps
 from reelweave.curate.frames.sound_clock import SoundClock
+from reelweave.loader.dataset.samples.frames.packets import read_packets
 
 _MAX_AHEAD_BYTES = 1 << 28
 _MAX_SOUND_BYTES = 1 << 28
@@ -53,7 +54,7 @@ class Feed:
         sound_clock: SoundClock | None = None,
     ) -> None:
         streams = [video] if sound is None else [video, sound]
-        self._packets = mended_stamps(container.demux(*streams), container.format.name)
+        self._packets = mended_stamps(read_packets(container, *streams), container.format.name)
         self._video_index = video.index
         self._keep_video = keep_video
         self._waiting: deque[Packet[VideoStream]] | None = deque()

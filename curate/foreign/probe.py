@@ -33,6 +33,7 @@ from reelweave.loader.dataset.colour.matrix import matrix_fault
 from reelweave.loader.dataset.colour.transparency import OverBlack
 from reelweave.loader.dataset.samples.frames.gif_delays import with_usual_delays
 from reelweave.loader.dataset.samples.frames.lasting_turn import LastingTurn
+from reelweave.loader.dataset.samples.frames.packets import read_packets
 from reelweave.loader.dataset.samples.frames.reorder import FrameOrder
 from reelweave.loader.dataset.samples.frames.shown_frames import PacketFrames
 from reelweave.loader.dataset.samples.frames.vp9_sizes import is_left_out
@@ -46,7 +47,7 @@ from reelweave.loader.dataset.tars.pictures import (
 )
 from reelweave.loader.errors import refuse_shortage
 
-PROBE_VERSION = 29
+PROBE_VERSION = 30
 """Revision of this code: higher when the same bytes give other values; tars probed by older code are read again."""
 
 _MAX_SIDE = 16384
@@ -182,7 +183,7 @@ def _decoded_stamps(data: bytes | memoryview) -> tuple[list[int | None], bool]:
             stream, stream.codec_context, ProbeConfig(max_width=_MAX_SIDE, max_height=_MAX_SIDE)
         )
         order, turn = FrameOrder(stream), LastingTurn(stream)
-        packets = with_usual_delays(container.demux(stream), container.format.name)
+        packets = with_usual_delays(read_packets(container, stream), container.format.name)
         shown = (frame for packet in packets for frame in order.sort(meter.decode(turn(packet)), packet))
         found = [(frame.pts, bool(frame.interlaced_frame)) for frame in shown]
     if not found:
@@ -205,7 +206,7 @@ def _demux(
     times = PacketTimes(stream.frames, counts_ticks=name == "avi", lasts_as_coded="mp4" in name)
     turn, checks = LastingTurn(stream), ClusterChecks(data, stream)
     # Times of all packets, and one decoded frame: that is all a sample's row needs.
-    for packet in with_usual_delays(container.demux(stream), name):
+    for packet in with_usual_delays(read_packets(container, stream), name):
         if packet.size:
             times.add(packet)
             if checks.is_damaged(packet):

@@ -10,6 +10,7 @@ from av.video.stream import VideoStream
 
 from reelweave.curate.frames.source import SourceError
 from reelweave.loader.dataset.samples.frames.nal_units import nal_units, prefix_bytes
+from reelweave.loader.dataset.samples.frames.packets import read_packets
 
 CONTAINERS = ("mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm")
 """Containers with an index of key frames and exact time stamps, by their names in FFmpeg."""
@@ -54,7 +55,7 @@ def enter(container: InputContainer, stream: VideoStream, near_pts: int) -> int:
         EntryError: No key frame is there from which decoding is exact.
     """
     _seek(container, stream, near_pts)
-    for packet in container.demux(stream):
+    for packet in read_packets(container, stream):
         if packet.size:
             if packet.pts is None or not packet.is_keyframe or not _is_entry(packet, stream):
                 raise EntryError("decoding cannot begin exactly at one of its key frames")

@@ -25,6 +25,7 @@ from reelweave.curate.frames.clocks.rates import FLEETING_S
 from reelweave.curate.frames.decode.hidden_packets import HiddenPackets
 from reelweave.curate.frames.decode.repeated_packets import RepeatedPackets
 from reelweave.curate.frames.frame_times import FrameTimes
+from reelweave.loader.dataset.samples.frames.packets import read_packets
 
 _LEAST_STEP_S = 0.06
 _AROUND = 5  # packets on each side of a step; a single wrong stamp is no step
@@ -109,10 +110,10 @@ class NotingDemuxer:
 
     def _demux(self, video: VideoStream) -> Iterator[Packet[VideoStream]]:
         if self._sound is None:
-            yield from mended_stamps(self._container.demux(video), self._container.format.name)
+            yield from mended_stamps(read_packets(self._container, video), self._container.format.name)
             return
         noted = self.sound
-        packets = self._container.demux(video, self._sound)
+        packets = read_packets(self._container, video, self._sound)
         for packet in mended_stamps(packets, self._container.format.name):
             if packet.stream.index == video.index:
                 noted.pictures += packet.size > 0

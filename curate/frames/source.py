@@ -23,6 +23,7 @@ from reelweave.curate.frames.container.encryption import (
 )
 from reelweave.curate.frames.container.other_containers import other_container
 from reelweave.curate.frames.container.stills import film_behind, still_of_items
+from reelweave.loader.dataset.samples.frames.packets import read_packets
 from reelweave.loader.dataset.samples.frames.reorder import (
     delay_decoder,
     is_measured,
@@ -148,7 +149,7 @@ def read_first_packets(file: BinaryIO, stream: VideoStream, max_pixels: int) -> 
         file.seek(0)
         with _open_container(file, max_pixels, stream.container.format.name) as again:
             if stream.index < len(again.streams):
-                return read_ahead(again.demux(again.streams[stream.index]))[0]
+                return read_ahead(read_packets(again, again.streams[stream.index]))[0]
     except SourceError:  # the reader of the stream says so
         pass
     finally:

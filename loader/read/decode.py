@@ -91,6 +91,7 @@ def _by_decord(clip: bytes | memoryview, indices: IndexArray, video_CTHW: Pixels
             is_plain = (
                 told_frames is not None
                 and not told_frames.hidden
+                and stream.frames in (0, len(told_frames.pts))  # packets without a picture count there
                 and not is_late
                 and stream.index == container.streams.video[0].index
             )

@@ -6,7 +6,7 @@ again with each picture for which it holds.
 
 from typing import TYPE_CHECKING, cast
 
-from reelweave.loader.dataset.samples.frames.nal_units import nal_bounds, prefix_bytes, without_emulation
+from reelweave.loader.dataset.samples.frames.nal_units import nal_bounds, prefix_bytes, sei_messages
 
 if TYPE_CHECKING:
     from av.packet import Packet
@@ -96,22 +96,8 @@ class LastingTurn:
 
 def _orientation(unit: memoryview) -> bytes | None:
     """Return the message on orientation among those of an SEI unit, or None without one."""
-    messages, at = without_emulation(bytes(unit)), 0
-    while at + 2 < len(messages):
-        values = []
-        for _ in range(2):
-            value = 0
-            while at < len(messages) and messages[at] == 0xFF:
-                value, at = value + 255, at + 1
-            if at >= len(messages):
-                return None
-            values.append(value + messages[at])
-            at += 1
-        kind, size = values
-        if kind == _ORIENTATION:
-            return messages[at : at + size]
-        at += size
-    return None
+    messages, _ = sei_messages(bytes(unit))
+    return next((payload for kind, payload in messages if kind == _ORIENTATION), None)
 
 
 def _read(payload: bytes, codec: str) -> tuple[bool, bool]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 _START = b"\0\0\1"
+_STOP = b"\x80"  # bits behind the content of a unit
 
 
 def prefix_bytes(header: bytes, codec: str) -> int | None:
@@ -72,3 +73,27 @@ def nal_bounds(packet: bytes, prefix: int | None) -> Iterator[tuple[int, int, in
 def without_emulation(unit: bytes) -> bytes:
     """Return a NAL unit without the bytes that keep start codes out of it (ITU-T H.264, 7.4.1)."""
     return unit.replace(b"\0\0\3", b"\0\0")
+
+
+def sei_messages(unit: bytes) -> tuple[list[tuple[int, bytes]], bool]:
+    """Return type and payload of each SEI message (ITU-T H.264 and H.265, 7.3.2.3), and whether they fill their unit.
+
+    Args:
+        unit: NAL unit without its header.
+    """
+    data, at = without_emulation(unit).rstrip(b"\0"), 0
+    found: list[tuple[int, bytes]] = []
+    while at + 2 < len(data):
+        values = []
+        for _ in range(2):
+            begin = at
+            while at < len(data) and data[at] == 0xFF:
+                at += 1
+            if at >= len(data):
+                return found, False
+            values.append(255 * (at - begin) + data[at])
+            at += 1
+        kind, size = values
+        found.append((kind, data[at : at + size]))
+        at += size
+    return found, bool(found) and data[at:] == _STOP

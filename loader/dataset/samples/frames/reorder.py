@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, cast
 
+from reelweave.loader.dataset.samples.frames.packets import read_packets
 from reelweave.loader.dataset.samples.frames.picture_order import shown_positions
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def is_understated(container: "InputContainer", stream: "VideoStream") -> bool:
     """Return whether frames of H.264 or HEVC are moved further than FFmpeg believes; first packets are read for it."""
     if not is_reordered(stream):
         return False
-    delay_decoder(stream, read_ahead(container.demux(stream))[0])
+    delay_decoder(stream, read_ahead(read_packets(container, stream))[0])
     return is_delayed(stream)
 
 

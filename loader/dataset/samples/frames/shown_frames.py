@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from reelweave.loader.base.arrays import Floats
 from reelweave.loader.dataset.samples.frames.lasting_turn import LastingTurn
+from reelweave.loader.dataset.samples.frames.packets import read_packets
 from reelweave.loader.dataset.samples.frames.video_stream import decode_stream, open_clip
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ def read_told(container: "InputContainer", stream: "VideoStream") -> ToldFrames 
         av.FFmpegError: the container is damaged.
     """
     packets = PacketFrames(container, stream)
-    for packet in container.demux(stream):
+    for packet in read_packets(container, stream):
         packets.add(packet)
     return packets.finish()
 

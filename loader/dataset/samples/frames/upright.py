@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reelweave.loader.dataset.samples.frames.lasting_turn import LastingTurn
+from reelweave.loader.dataset.samples.frames.packets import read_packets
 from reelweave.loader.dataset.samples.frames.reorder import is_reordered
 from reelweave.loader.dataset.samples.frames.video_stream import decode_stream, open_clip
 from reelweave.loader.dataset.tars.orientation import orientation_of
@@ -65,7 +66,7 @@ def key_frames(
     with open_clip(clip) as (container, stream):
         # A message of the codec that turns frames may lie before the key frame of a seek.
         turn = LastingTurn(stream)
-        for packet in container.demux(stream) if is_reordered(stream) else ():
+        for packet in read_packets(container, stream) if is_reordered(stream) else ():
             turn(packet)
         begin, duration = stream.start_time or 0, stream.duration or 0
         stamps = [begin + int(share * duration) for share in shares]

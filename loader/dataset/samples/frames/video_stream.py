@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, cast
 
 from reelweave.loader.dataset.samples.frames.gif_delays import with_usual_delays
 from reelweave.loader.dataset.samples.frames.lasting_turn import LastingTurn
+from reelweave.loader.dataset.samples.frames.packets import read_packets
 from reelweave.loader.dataset.samples.frames.reorder import (
     FrameOrder,
     delay_decoder,
@@ -69,7 +70,7 @@ def decode_stream(container: "InputContainer", stream: "VideoStream") -> Iterato
     elif is_reordered(stream):
         yield from _decode_in_order(container, stream)
     else:
-        for packet in with_usual_delays(container.demux(stream), container.format.name):
+        for packet in with_usual_delays(read_packets(container, stream), container.format.name):
             yield from codec.decode(packet)
 
 
@@ -78,7 +79,7 @@ def _decode_in_order(container: "InputContainer", stream: "VideoStream") -> Iter
 
     The stream may understate how far frames are moved.
     """
-    packets = container.demux(stream)
+    packets = read_packets(container, stream)
     ahead, fault = read_ahead(packets)
     delay_decoder(stream, ahead)
     order, turn = FrameOrder(stream), LastingTurn(stream)
@@ -119,7 +120,7 @@ def _decode_vp9(container: "InputContainer", stream: "VideoStream") -> Iterator[
     """Yield frames by libvpx, whose pictures are the same; those with side data of the container by FFmpeg, too."""
     default, checking = stream.codec_context, codec_of(stream, "libvpx-vp9")
     has_side_data: bool | None = None  # until there is a frame
-    for packet in container.demux(stream):
+    for packet in read_packets(container, stream):
         coded = bound_packet(packet)
         checked = checking.decode(coded)
         if is_left_out(packet, coded):  # libvpx has a packet's frames at once
@@ -160,7 +161,7 @@ def count_frames(container: "InputContainer") -> dict[int, int]:
     counts = dict.fromkeys(counts, 0)
     seen_bytes = 0
     try:
-        for packet in container.demux(streams):
+        for packet in read_packets(container, *streams):
             counts[packet.stream.index] += packet.size > 0
             seen_bytes += packet.size
             if max(counts.values()) >= _COUNTED or seen_bytes >= _COUNTED_BYTES:
