@@ -8,8 +8,8 @@ from typing import Any
 
 # In scripts without spaces a sentence would be one word, so each character counts as a word.
 _UNSPACED = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
-_MOST_TEXTS = 100
-"""Entries of a list that are examined for its first text."""
+MOST_TEXTS = 100
+"""Entries of a list that are examined for texts."""
 
 _WORD = re.compile(rf"[{_UNSPACED}]|[^\W{_UNSPACED}]+")
 
@@ -57,5 +57,18 @@ def first_text(value: Any, fields: Sequence[str] = (), depth: int = 3) -> str:
     if isinstance(value, dict):
         inner = [value.get(name) for name in fields]
     elif isinstance(value, list):
-        inner = value[:_MOST_TEXTS]
+        inner = value[:MOST_TEXTS]
     return next(filter(None, (first_text(element, fields, depth - 1) for element in inner if depth)), "")
+
+
+def texts_of(value: Any, fields: Sequence[str] = ()) -> list[str]:
+    """Return every text of a list that is not blank, at most `MOST_TEXTS`; of any other value its first text, if any.
+
+    Args:
+        value: Parsed JSON.
+        fields: As of `first_text`.
+    """
+    if isinstance(value, dict):
+        value = next((value[name] for name in fields if first_text(value.get(name), fields)), None)
+    elements = value[:MOST_TEXTS] if isinstance(value, list | tuple) else [value]
+    return [text for element in elements if (text := first_text(element, fields))]

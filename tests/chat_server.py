@@ -23,6 +23,7 @@ class ChatServer:
         url: Its address, up to /v1.
         models: Names that it serves.
         caption: Caption of pictures, each [h, w, 3]; bytes are the whole body of the answer.
+        reply: Answer to a whole question, where it decides instead of `caption`.
         fails: Statuses of the next answers, with their bodies; 0 breaks the connection.
         key: API key that it asks for.
         pause_s: Seconds before each answer.
@@ -35,6 +36,7 @@ class ChatServer:
     url: str = ""
     models: tuple[str, ...] = ("teller",)
     caption: Callable[[list[np.ndarray[Any, Any]]], str | bytes] = lambda _: "A red kite flies over the sea."
+    reply: Callable[[dict[str, Any]], str | bytes] | None = None
     fails: list[tuple[int, bytes]] = field(default_factory=list)
     key: str | None = None
     pause_s: float = 0.0
@@ -70,7 +72,7 @@ def chat_server() -> Iterator[ChatServer]:
                 if failure is not None:
                     self._fail(*failure)
                 elif self._allowed():
-                    caption = served.caption(pictures(body))
+                    caption = served.reply(body) if served.reply else served.caption(pictures(body))
                     if isinstance(caption, bytes):
                         self._send(200, caption)
                     else:

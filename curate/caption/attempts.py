@@ -7,6 +7,7 @@ from reelweave.curate.caption.checks import CHECKS, FaultName, faults
 from reelweave.curate.caption.config import CaptionConfig
 from reelweave.curate.caption.models.backend import Ask, Backend, Draft
 from reelweave.curate.caption.models.cleaning import without_echo
+from reelweave.curate.caption.structured import parse_structured, write_structured
 from reelweave.curate.models.clip_frames import Fault
 
 _SHOWN_CHARS = 80
@@ -51,7 +52,7 @@ def accepted_answers(
             # Tokens of all attempts count, also of those that were not accepted.
             spent[index] = (spent[index][0] + draft.tokens_in, spent[index][1] + draft.tokens_out)
             draft = replace(draft, text=without_echo(draft.text, ask.prompt))
-            names = answer_faults(draft, config, _instruction(ask))
+            draft, names = _check_draft(draft, ask, config)
             if not names:
                 results[index] = AcceptedAnswer(draft.text, ask, attempt, *spent[index])
             elif attempt == config.max_attempts:
@@ -59,6 +60,21 @@ def accepted_answers(
             else:
                 open_asks[index] = retry(ask, names, config)
     return [results[index] for index in range(len(asks))]
+
+
+def _check_draft(draft: Draft, ask: Ask, config: CaptionConfig) -> tuple[Draft, tuple[FaultName, ...]]:
+    """Return an answer as it is stored, and its faults; those of JSON are those of its texts."""
+    if not ask.structured:
+        return draft, answer_faults(draft, config, _instruction(ask))
+    fields = parse_structured(draft.text)
+    if fields is None:
+        # What it wrote instead, such as a refusal, says more.
+        names = answer_faults(draft, config, _instruction(ask))
+        return draft, names or ("structured",)
+    written = replace(draft, text=write_structured(fields))
+    if len(written.text) > config.max_chars:
+        return written, ("long",)
+    return written, answer_faults(replace(draft, text=". ".join(fields.values())), config, _instruction(ask))
 
 
 def answer_faults(draft: Draft, config: CaptionConfig, question: str = "") -> tuple[FaultName, ...]:

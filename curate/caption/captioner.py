@@ -3,7 +3,8 @@
 import io
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +18,7 @@ from reelweave.curate.caption.models.transformers_model import TransformersModel
 from reelweave.curate.caption.models.vllm_backend import VllmModel
 from reelweave.curate.caption.models.vlm import VISION
 from reelweave.curate.caption.no_caption import SENTENCE_ENDS
-from reelweave.curate.caption.prompts import prompt_text, rewrite_text
+from reelweave.curate.caption.prompts import STRUCTURED, prompt_text, rewrite_text
 from reelweave.curate.caption.provenance import provenance, rewritten_provenance
 from reelweave.curate.caption.sidecars import UnusedSidecar
 from reelweave.curate.caption.types import Caption
@@ -41,6 +42,7 @@ class CaptionInput:
         times_s: float64 [n]: display times of the pictures.
         shown: Indices of the pictures of each window.
         unused: Sidecar of the source that was not used, if any.
+        variant: Name of the variant that is asked for; "" for the caption itself.
     """
 
     parts: list[CaptionWindow]
@@ -49,14 +51,16 @@ class CaptionInput:
     times_s: NDArray[np.float64]
     shown: list[list[int]]
     unused: UnusedSidecar | None = None
+    variant: str = ""
 
 
 @dataclass(frozen=True)
 class JoinedCaption:
-    """Unfinished caption: text and provenance so far."""
+    """Unfinished caption: text and provenance so far, and the variant that it is."""
 
     text: str
     provenance: Mapping[str, str]
+    variant: str
 
 
 class Captioner:
@@ -77,7 +81,12 @@ class Captioner:
         self._config = config
         self._model = model or _vision_model(config)
         self._rewriter = rewriter or _text_model(config)
-        self._identities: tuple[Mapping[str, str], Mapping[str, str]] | None = None
+
+    @cached_property
+    def _settings(self) -> dict[str, CaptionConfig]:
+        """Settings of the caption under "", and those of each variant under its name."""
+        variants = {name: self._config.of_variant(name) for name in self._config.variants}
+        return {"": self._config.of_caption(), **variants}
 
     def check(self) -> None:
         """Check before any work that the models are available, without loading weights.
@@ -85,7 +94,8 @@ class Captioner:
         Raises:
             UsageError: A model is not available, or a prompt is invalid; the message says what to do.
         """
-        prompt_text(self._config.prompt)
+        for variant, config in self._settings.items():
+            prompt_text(config.prompt, variant)
         rewrite_text(self._config.rewrite_prompt, "")
         self._model.check()
         if self._rewriter is not None:
@@ -104,12 +114,19 @@ class Captioner:
         return caption_input(clip, self._config)
 
     def answer(self, views: Sequence[CaptionInput | Fault]) -> list[Caption | Fault]:
-        """Return a caption for each input, and each fault as it is."""
+        """Return a caption for each input, or the variant that it asks for; and each fault as it is.
+
+        All questions are asked at once, so that the model batches them.
+        """
         return self._rewrite_drafts(self._join_drafts(views))
 
     def _join_drafts(self, views: Sequence[CaptionInput | Fault]) -> list[JoinedCaption | Fault]:
         """Join the answers for all windows of each clip."""
-        asks = [_asks(view, self._config) if isinstance(view, CaptionInput) else [] for view in views]
+        views = [self._seen_whole(view) if isinstance(view, CaptionInput) else view for view in views]
+        asks = [
+            _asks(view, self._settings[view.variant]) if isinstance(view, CaptionInput) else []
+            for view in views
+        ]
         accepted = iter(accepted_answers([ask for some in asks for ask in some], self._model, self._config))
         results: list[JoinedCaption | Fault] = []
         for view, some in zip(views, asks, strict=True):
@@ -125,38 +142,56 @@ class Captioner:
                 return Fault(answer.reason + where)
         text = " ".join(answer.text for answer in good)
         shown_frames = sorted({frame_index for frame_indices in view.shown for frame_index in frame_indices})
-        fields = provenance(
-            self._config, self._identity()[0], view.parts, view.times_s[shown_frames].tolist(), good
-        )
-        return JoinedCaption(text, fields)
+        times_s, config = view.times_s[shown_frames].tolist(), self._settings[view.variant]
+        fields = provenance(config, self._identities[0], view.parts, times_s, good, view.variant)
+        return JoinedCaption(text, fields, view.variant)
+
+    def _seen_whole(self, view: CaptionInput) -> CaptionInput:
+        """Return the input of a structured caption as one window, since JSON of several cannot be joined.
+
+        It has as many pictures as a window at most, evenly spaced.
+        """
+        config = self._settings[view.variant]
+        if config.prompt != STRUCTURED or len(view.parts) == 1:
+            return view
+        count, limit = len(view.pictures), max(map(len, view.shown))
+        shown = [index * count // limit for index in range(limit)]
+        return replace(view, parts=[CaptionWindow(0, view.parts[-1].end)], shown=[shown])
 
     def _rewrite_drafts(self, drafted: Sequence[JoinedCaption | Fault]) -> list[Caption | Fault]:
         """Rewrite the drafts by the second model, where there is one."""
-        if self._rewriter is None:
-            return [
-                _caption(draft, self._config) if isinstance(draft, JoinedCaption) else draft
-                for draft in drafted
-            ]
-        texts = [draft for draft in drafted if isinstance(draft, JoinedCaption)]
-        asks = [_rewrite_ask(draft.text, self._config) for draft in texts]
-        rewritten = iter(accepted_answers(asks, self._rewriter, self._config))
+        asks = [
+            _rewrite_ask(draft.text, self._config)
+            for draft in drafted
+            if isinstance(draft, JoinedCaption) and self._is_rewritten(draft)
+        ]
+        rewriter = self._rewriter
+        rewritten = iter([] if rewriter is None else accepted_answers(asks, rewriter, self._config))
         results: list[Caption | Fault] = []
         for draft in drafted:
-            answer = next(rewritten) if isinstance(draft, JoinedCaption) else draft
-            if isinstance(draft, Fault) or isinstance(answer, Fault):
-                results.append(
-                    draft if isinstance(draft, Fault) else Fault(f"rewriting failed: {_reason(answer)}")
-                )
-                continue
-            fields = rewritten_provenance(self._config, self._identity()[1], answer)
-            results.append(_caption(JoinedCaption(answer.text, {**draft.provenance, **fields}), self._config))
+            if isinstance(draft, Fault):
+                results.append(draft)
+            elif self._is_rewritten(draft):
+                results.append(self._with_rewritten(draft, next(rewritten)))
+            else:
+                results.append(_caption(draft, self._config))
         return results
 
-    def _identity(self) -> tuple[Mapping[str, str], Mapping[str, str]]:
-        if self._identities is None:
-            rewriter = self._rewriter.identity() if self._rewriter is not None else {}
-            self._identities = (self._model.identity(), rewriter)
-        return self._identities
+    def _is_rewritten(self, draft: JoinedCaption) -> bool:
+        return self._rewriter is not None and self._settings[draft.variant].prompt != STRUCTURED
+
+    def _with_rewritten(self, draft: JoinedCaption, answer: AcceptedAnswer | Fault) -> Caption | Fault:
+        if isinstance(answer, Fault):
+            return Fault(f"rewriting failed: {answer.reason}")
+        fields = rewritten_provenance(self._config, self._identities[1], answer)
+        return _caption(
+            replace(draft, text=answer.text, provenance={**draft.provenance, **fields}), self._config
+        )
+
+    @cached_property
+    def _identities(self) -> tuple[Mapping[str, str], Mapping[str, str]]:
+        """Identities of the model and of the one that rewrites."""
+        return self._model.identity(), self._rewriter.identity() if self._rewriter is not None else {}
 
 
 def _vision_model(config: CaptionConfig) -> Backend:
@@ -209,7 +244,7 @@ def _asks(view: CaptionInput, config: CaptionConfig) -> list[Ask]:
         start_s = part.start / view.rate
         asks.append(
             Ask(
-                prompt=prompt_text(config.prompt),
+                prompt=prompt_text(config.prompt, view.variant),
                 pictures=view.pictures[frame_indices],
                 times_s=tuple(
                     max(0.0, float(view.times_s[frame_index]) - start_s) for frame_index in frame_indices
@@ -218,6 +253,7 @@ def _asks(view: CaptionInput, config: CaptionConfig) -> list[Ask]:
                 max_new_tokens=config.max_new_tokens,
                 temperature=config.temperature,
                 seed=config.seed,
+                structured=config.prompt == STRUCTURED,
             )
         )
     return asks
@@ -231,7 +267,3 @@ def _rewrite_ask(text: str, config: CaptionConfig) -> Ask:
 def _caption(written: JoinedCaption, config: CaptionConfig) -> Caption:
     source = f"model:{written.provenance['model']}"
     return Caption(shorten_text(written.text, config.max_chars), source, written.provenance)
-
-
-def _reason(outcome: AcceptedAnswer | Fault) -> str:
-    return outcome.reason if isinstance(outcome, Fault) else ""

@@ -17,10 +17,11 @@ from reelweave.curate.caption.no_caption import (
     refuses,
     repeats_question,
 )
+from reelweave.curate.caption.prompts import FIELDS
 
 FaultName = Literal[
     "empty", "garbled", "short", "long", "refusal", "error", "thoughts", "conversation", "echo", "repetition",
-    "filtered", "truncated",
+    "filtered", "structured", "truncated",
 ]  # fmt: skip
 
 CHECKS: dict[FaultName, str] = {
@@ -35,6 +36,7 @@ CHECKS: dict[FaultName, str] = {
     "echo": "it repeated the question",
     "repetition": "it repeated itself",
     "filtered": "a filter of the server ended it",
+    "structured": f"it did not write JSON of the texts {', '.join(FIELDS)}",
     "truncated": "it did not come to an end",
 }
 """Names of the faults in the order of checking, with their descriptions."""

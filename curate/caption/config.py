@@ -1,20 +1,31 @@
 """Settings of captions and caption models."""
 
+import re
 from typing import ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from reelweave.curate.caption.prompts import STRUCTURED
 from reelweave.curate.models.device import Device
 from reelweave.loader.settings import SET, Settings
 from reelweave.loader.storage.config import check_endpoint
 
 Backend = Literal["transformers", "vllm", "endpoint"]
 
+MOST_VARIANTS = 8
+"""Variants that one configuration may name."""
+_NAME = re.compile(r"[a-z][a-z0-9_-]{0,31}")
+_OTHER_CAPTIONS = {
+    "default": "is the caption of the sample itself",
+    "written": "are captions that people wrote",
+}
+
 
 class CaptionConfig(Settings, hide_input_in_errors=True):
     """Captions written by people first, then captions by a vision-language model."""
 
     REVISION: ClassVar[int] = 1
+    ADDED: ClassVar = frozenset({"variants"})
     SPEED_ONLY: ClassVar = frozenset(
         {"device", "threads", "batch_clips", "vllm_gpu_share", "endpoint_url", "endpoint_timeout_s"}
     )
@@ -34,6 +45,7 @@ class CaptionConfig(Settings, hide_input_in_errors=True):
             "fps",
             "short_side_px",
             "prompt",
+            "variants",
             "max_new_tokens",
             "temperature",
             "seed",
@@ -102,7 +114,12 @@ class CaptionConfig(Settings, hide_input_in_errors=True):
     prompt: str = Field(
         "default",
         min_length=1,
-        description="prompt variant (short, default, detailed or motion), or the text of a prompt",
+        description="named prompt (short, default, long, detailed or motion), or the text of a prompt",
+    )
+    variants: dict[str, str] = Field(
+        {},
+        description="further captions of each kept clip by a name, for captions.parquet: a named prompt as in `prompt`,"
+        " or structured (JSON of subject, action, camera, light and style), or the text of a prompt",
     )
     max_new_tokens: int = Field(
         512, ge=1, le=32768, description="maximum length of a window's caption, tokens"
@@ -161,11 +178,35 @@ class CaptionConfig(Settings, hide_input_in_errors=True):
         secrets = "the API key comes from REELWEAVE_CAPTIONS_KEY in the environment"
         return None if url is None else check_endpoint(url, secrets)
 
+    @field_validator("variants")
+    @classmethod
+    def _check_names(cls, variants: dict[str, str]) -> dict[str, str]:
+        for name in variants:
+            if not _NAME.fullmatch(name):
+                raise ValueError(f"{name!r} is no name; use at most 32 small letters, digits, - and _")
+            if name in _OTHER_CAPTIONS:
+                raise ValueError(f"choose another name than {name}, which {_OTHER_CAPTIONS[name]}")
+        if len(variants) > MOST_VARIANTS:
+            raise ValueError(f"{len(variants)} names; at most {MOST_VARIANTS} are asked for")
+        return variants
+
     @model_validator(mode="after")
     def _endpoint_is_named(self) -> Self:
         if self.model is not None and self.backend == "endpoint" and self.endpoint_url is None:
             raise ValueError("backend=endpoint needs endpoint_url, such as http://host:8000/v1")
         return self
+
+    def of_caption(self) -> "CaptionConfig":
+        """Return the settings that decide the caption itself, without those of its variants."""
+        return self.model_copy(update={"variants": {}})
+
+    def of_variant(self, name: str) -> "CaptionConfig":
+        """Return the settings that decide one variant; those of written captions are no part of them."""
+        prompt = self.variants[name].strip()
+        unread: dict[str, object] = {"sidecars": True, "container": False, "overwrite_written": False}
+        if prompt == STRUCTURED:
+            unread |= {"rewrite_model": None, "rewrite_prompt": "default"}
+        return self.model_copy(update={"variants": {}, "prompt": prompt, **unread})
 
 
 def availability(config: CaptionConfig) -> str | None:

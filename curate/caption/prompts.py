@@ -4,16 +4,19 @@ import hashlib
 
 from reelweave.loader.errors import UsageError
 
+_PARAGRAPH = (
+    "Describe this video in one paragraph of three to five sentences. Say who or what is seen, what happens in"
+    " the order in which it happens, where it takes place, and how the camera moves. Write only what can be"
+    " seen; do not guess names, and do not speak of the video or its frames."
+)
+
 PROMPTS = {
     "short": (
         "Describe this video in one sentence of at most 25 words: who or what is seen, what happens, and where."
         " Write only the sentence."
     ),
-    "default": (
-        "Describe this video in one paragraph of three to five sentences. Say who or what is seen, what happens in"
-        " the order in which it happens, where it takes place, and how the camera moves. Write only what can be"
-        " seen; do not guess names, and do not speak of the video or its frames."
-    ),
+    "default": _PARAGRAPH,
+    "long": _PARAGRAPH,
     "detailed": (
         "Describe this video in detail, in one paragraph of six to ten sentences. Say what the subjects look like"
         " and wear, what they do in the order in which it happens, what stands in the foreground and the"
@@ -26,7 +29,18 @@ PROMPTS = {
         " (still, pan, tilt, zoom, tracking, handheld). Write only what can be seen."
     ),
 }
-"""Prompt variants by name."""
+"""Prompts by name."""
+
+STRUCTURED = "structured"
+"""Name of the prompt whose answer is JSON."""
+FIELDS = ("subject", "action", "camera", "light", "style")
+"""Keys of that JSON, in their order."""
+_STRUCTURED_PROMPT = (
+    "Describe this video as one JSON object with exactly these keys, each with a text of one or two sentences:"
+    ' "subject" (who or what is seen, and where), "action" (what happens, in the order in which it happens), "camera"'
+    ' (the kind of shot, and how the camera moves), "light" (light and colours), "style" (the style of the picture).'
+    " Write only what can be seen, do not guess names, and write only the JSON."
+)
 
 REWRITES = {
     "default": (
@@ -38,13 +52,19 @@ REWRITES = {
 """Instructions for the rewriting model, by name."""
 
 
-def prompt_text(prompt: str) -> str:
-    """Return the text of a variant, or ``prompt`` itself.
+def prompt_text(prompt: str, variant: str = "") -> str:
+    """Return the text of a named prompt, or ``prompt`` itself.
+
+    Args:
+        prompt: Name of a prompt, or its text.
+        variant: Variant that it is the prompt of, which may also be `STRUCTURED`; "" for the caption itself.
 
     Raises:
-        UsageError: The prompt is a single ASCII word and no variant, which no model could follow.
+        UsageError: The prompt is a single ASCII word and no name, which no model could follow.
     """
-    return _text(prompt, PROMPTS, "captions.prompt")
+    if not variant:
+        return _text(prompt, PROMPTS, "captions.prompt")
+    return _text(prompt, {**PROMPTS, STRUCTURED: _STRUCTURED_PROMPT}, f"captions.variants.{variant}")
 
 
 def rewrite_text(prompt: str, caption: str) -> str:

@@ -10,7 +10,7 @@ from reelweave.curate.sources.attributes import MAX_NAME_CHARS, clean
 from reelweave.curate.sources.column_names import names_spans
 from reelweave.loader.errors import ObjectError
 from reelweave.loader.storage.base import ObjectInfo, Storage
-from reelweave.loader.text import first_text, pluralize
+from reelweave.loader.text import first_text, pluralize, texts_of
 
 SIDECARS = (".txt", ".json")
 """Suffixes of sidecars, in the order in which they are read."""
@@ -66,10 +66,12 @@ class Sidecar(NamedTuple):
     Attributes:
         text: Its caption; "" where the file was removed meanwhile.
         keys: Further keys of JSON that have values, which are not used.
+        texts: All captions of JSON that holds a list of several.
     """
 
     text: str = ""
     keys: tuple[str, ...] = ()
+    texts: tuple[str, ...] = ()
 
 
 def read_sidecar(storage: Storage, info: ObjectInfo, max_chars: int) -> Sidecar:
@@ -121,7 +123,8 @@ def _sidecar_of(text: str, path: str) -> Sidecar:
         )
     if not (isinstance(caption, str) or first_text(caption)) and caption not in (None, []):
         raise UnusedSidecarError('JSON whose "caption" is no text')
-    return Sidecar(first_text(caption), _further_keys(value))
+    texts = texts_of(caption)
+    return Sidecar(first_text(caption), _further_keys(value), tuple(texts) if len(texts) > 1 else ())
 
 
 def _further_keys(value: dict[str, Any]) -> tuple[str, ...]:

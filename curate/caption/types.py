@@ -2,6 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Annotated
+
+from pydantic import Field
+
+CAPTIONS = "captions"
+"""Name of the stage of captions."""
+VARIANTS = f"{CAPTIONS}."
+"""Start of the names of stages that write further captions; a clip that such a stage fails is kept without one."""
 
 
 @dataclass(frozen=True)
@@ -16,11 +24,13 @@ class Caption:
         provenance: Provenance of a model's caption, all as text: see `reelweave.curate.caption.provenance`; and of any
             caption, "unused_sidecar", the sidecar that gave none; "other_sidecar", the one with another caption; and
             "unused_keys", a JSON sidecar and its keys beside the caption, which are not used.
+        written: All captions of a written list of several, this one first.
     """
 
     text: str
     source: str
     provenance: Mapping[str, str] = field(default_factory=dict)
+    written: Annotated[tuple[str, ...], Field(exclude_if=lambda texts: not texts)] = ()
 
 
 NO_CAPTION = Caption("", "none")

@@ -2,7 +2,7 @@
 
 import re
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from reelweave.curate.caption.config import CaptionConfig
@@ -42,7 +42,12 @@ _OF_SOFTWARE = re.compile(
 
 
 def find_written(
-    storage: Storage, path: str, caption: str | None, tags: Mapping[str, str], config: CaptionConfig
+    storage: Storage,
+    path: str,
+    caption: str | None,
+    tags: Mapping[str, str],
+    config: CaptionConfig,
+    captions: Sequence[str] = (),
 ) -> Caption:
     """Return the caption that people wrote for a source, or ``NO_CAPTION``.
 
@@ -54,6 +59,7 @@ def find_written(
         caption: Caption in the list that named the source; it has priority.
         tags: Tags of the container.
         config: Settings of the accepted origins.
+        captions: All captions of the list, where it has several.
 
     Of a JSON sidecar the caption alone is used: `FURTHER_KEYS` of the provenance names its further keys, and `OTHER` a
     second sidecar with another caption. Where nothing else gives a text, the origin is that of the first sidecar that
@@ -63,18 +69,18 @@ def find_written(
         MachineError: The disk, the network or this machine keeps a sidecar from being read.
         ObjectError: A sidecar exists and cannot be read, or lists captions of segments.
     """
-    found = _caption(caption or "", "input", config)
-    if found.text:
-        return found
+    written = _with_list(_caption(caption or "", "input", config), captions, config)
+    if written.text:
+        return written
     stem = stem_of(path)
-    found, unused = _from_sidecars(storage, stem, config) if config.sidecars else (NO_CAPTION, None)
-    if found.text:
-        return found
+    written, unused = _from_sidecars(storage, stem, config) if config.sidecars else (NO_CAPTION, None)
+    if written.text:
+        return written
     if config.container:
         for tag in CONTAINER_TAGS:
-            found = _caption(tags.get(tag, ""), f"container:{tag}", config)
-            if plausible(found.text, stem.rsplit("/", 1)[-1]):
-                return with_unused(found, unused)
+            written = _caption(tags.get(tag, ""), f"container:{tag}", config)
+            if plausible(written.text, stem.rsplit("/", 1)[-1]):
+                return with_unused(written, unused)
     return Caption("", unused.origin) if unused else NO_CAPTION
 
 
@@ -99,7 +105,7 @@ def _from_sidecars(
                 break
             raise
         keys = {FURTHER_KEYS: describe_keys(name, sidecar.keys)} if sidecar.keys else {}
-        text = _caption(sidecar.text, f"sidecar:{name}", config)
+        text = _with_list(_caption(sidecar.text, f"sidecar:{name}", config), sidecar.texts, config)
         if not caption.text:
             caption = replace(text, provenance={**text.provenance, **keys})
             continue
@@ -134,6 +140,13 @@ def plausible(text: str, name: str) -> bool:
     count = sum(1 for word in words(plain) if _WORD.fullmatch(word) or not word.isascii())
     letters = sum(char.isalpha() or unicodedata.category(char).startswith("M") for char in written)
     return count >= _MIN_WORDS and letters >= _MIN_LETTERS * len(written)
+
+
+def _with_list(caption: Caption, texts: Sequence[str], config: CaptionConfig) -> Caption:
+    """Return the caption of a list, its first one, with all of them where they are several."""
+    shortened = [_caption(text, "", config).text for text in texts]
+    several = tuple(dict.fromkeys(text for text in shortened if text))
+    return replace(caption, written=several) if len(several) > 1 else caption
 
 
 def _caption(text: str, source: str, config: CaptionConfig) -> Caption:

@@ -184,7 +184,7 @@ def model_stages(config: CurateConfig) -> tuple[ModelStage, ...]:
         stages.append(EmbedStage(config.embed, config.aesthetic, run.model_cpus, run.embed_gpus))
     stages += [stage for stage in custom if not stage.after_dedup]
     if captions.has_model:
-        stages.append(captions)
+        stages += [captions, *captions.variants()]
     stages += [stage for stage in custom if stage.after_dedup]
     if config.text_embed.model is not None:
         stages.append(TextEmbedStage(config.text_embed, run.model_cpus, run.text_embed_gpus))

@@ -4,7 +4,7 @@ import bisect
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from reelweave.curate.caption.types import NO_CAPTION, Caption
+from reelweave.curate.caption.types import NO_CAPTION, VARIANTS, Caption
 from reelweave.curate.config import BinConfig, ShardConfig
 from reelweave.curate.filters import FilterConfig
 from reelweave.curate.filters.decision import by_stage, first_rejection
@@ -45,7 +45,7 @@ def judge_record(
     at_once, later = by_stage(filters, waiting)
     rejection = first_rejection(scores, at_once)
     for stage, result in results.items():
-        if rejection is None and isinstance(result, Fault):
+        if rejection is None and isinstance(result, Fault) and not stage.startswith(VARIANTS):
             return replace(record, scores=scores, state="failed", stage=stage, reason=result.reason)
         rejection = rejection or first_rejection(scores, later.get(stage, ()))
     if rejection is not None:

@@ -2,13 +2,14 @@
 
 import importlib.metadata
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from reelweave.curate.caption.types import CAPTIONS as STAGE_OF_CAPTIONS
 from reelweave.curate.config import CurateConfig
 from reelweave.curate.filters.measure import ADDED
 from reelweave.curate.ledger.files import LEDGER
@@ -28,9 +29,11 @@ from reelweave.curate.run.runners.progress import Progress, finish_status
 from reelweave.curate.run.shard import STAGE as SHARD
 from reelweave.curate.run.shard import revisions_of
 from reelweave.curate.run.state.curation_state import CurationState
+from reelweave.curate.run.tables.captions import captions_table, describe_variants
 from reelweave.curate.run.tables.clip_locations import identities_of
 from reelweave.curate.run.tables.clips import clip_ids
 from reelweave.curate.run.tables.columns import equal, filter_rows, places_in, texts_of
+from reelweave.curate.run.tables.partitions import Partitions
 from reelweave.curate.run.tables.remarks import (
     describe_captions,
     describe_clips,
@@ -47,7 +50,7 @@ from reelweave.curate.takedown.forget import forget
 from reelweave.curate.takedown.takedown import TakeDowns
 from reelweave.loader.dataset import ACCOUNTING, SCORES, Content, Dataset, Manifest, publish, settle
 from reelweave.loader.dataset.publishing.publication import read_once
-from reelweave.loader.dataset.schema import TRANSITIONS
+from reelweave.loader.dataset.schema import CAPTIONS, TRANSITIONS
 from reelweave.loader.errors import UsageError
 from reelweave.loader.settings import differences
 from reelweave.loader.storage import Storage, hold_lease, open_storage
@@ -181,7 +184,7 @@ def _curate(
     content = Content(
         accounting=read_once((accounting_table(table, listed) for table in clips), ACCOUNTING),
         scores=read_once((scores_table(table, listed) for table in clips), SCORES),
-        transitions=read_once((transitions_table(table, listed) for table in clips), TRANSITIONS),
+        further=_further_tables(state, clips),
         config=dict(settings) | _manifest_revisions(state, request.revisions),
         versions={**versions(), **weights},
         removals=dataset.manifest.removals if dataset is not None else [],
@@ -192,6 +195,7 @@ def _curate(
         *driver.notes(),
         *describe_captions(clips, config.captions.max_chars),
         *describe_sidecars(clips),
+        *describe_variants(_captions_tables(state, clips)),
         *state.verdict.copies.notes,
         *describe_clips(clips),
         *describe_empty_sources(clips, [source.uri for source in listed]),
@@ -205,6 +209,22 @@ def _curate(
     _tidy(ledger, published, config.run.keep_rejected, rejected)
     notes = (*notes, *describe_unanswered(published), *finish_status(ledger))
     return Outcome(manifest, False, (*missing, *request.notes, *open_work, *notes), seconds)
+
+
+def _further_tables(state: CurationState, clips: Partitions) -> dict[str, pa.RecordBatchReader]:
+    """Return the tables that a dataset may lack; that of captions where there are any."""
+    listed = state.inputs.listed
+    tables = {"transitions": read_once((transitions_table(table, listed) for table in clips), TRANSITIONS)}
+    if any(map(len, _captions_tables(state, clips))):
+        tables["captions"] = read_once(_captions_tables(state, clips), CAPTIONS)
+    return tables
+
+
+def _captions_tables(state: CurationState, clips: Partitions) -> Iterator[pa.Table]:
+    """Yield the further captions of each partition."""
+    stages = [stage for stage in state.inputs.stages if stage.name.startswith(STAGE_OF_CAPTIONS)]
+    for partition, table in enumerate(clips):
+        yield captions_table(table, state.results.find(partition, table, stages))
 
 
 def _manifest_revisions(state: CurationState, revisions: Mapping[str, int]) -> dict[str, dict[str, int]]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import cached_property
 
+from reelweave.curate.caption.types import CAPTIONS
 from reelweave.curate.config import RunConfig
 from reelweave.curate.dedup.fingerprint import Match
 from reelweave.curate.ledger.notes import RUN
@@ -20,7 +21,6 @@ from reelweave.curate.run.runners.progress import ClipMeter, Finished, Meter, Pr
 from reelweave.curate.run.runners.ray_cluster import cluster_size
 from reelweave.curate.run.runners.reservations import Resources
 from reelweave.curate.run.stages.clip_stages import ClipStage
-from reelweave.curate.run.stages.custom_stages import CAPTIONS
 from reelweave.curate.run.stages.footage import match_many
 from reelweave.curate.run.stages.measure_scores import STAGE as MEASURE
 from reelweave.curate.run.stages.measure_scores import MeasureScores

@@ -127,6 +127,7 @@ class ClipTask:
         answer: Answer of that model, not recorded yet; None before.
         undone: Fault of the machine that keeps a stage from being done; "" without.
         sidecars: Digest of the source's sidecars; "" for none.
+        captions: All captions of the list, where it has several.
     """
 
     record: Record
@@ -141,6 +142,7 @@ class ClipTask:
     answer: Any = None
     undone: str = ""
     sidecars: str = ""
+    captions: tuple[str, ...] = ()
 
     def with_result(self, stage: str, result: ClipResult) -> "ClipTask":
         """Return the task with a stage's result."""
@@ -171,5 +173,6 @@ CurationTask = (
 
 def clip_task(source: SourceRef, summary: SourceSummary, record: Record) -> ClipTask:
     """Return the task of a closed source's clip, before any result and with nothing to do."""
-    caption, tags = source.caption_of(record.segment), summary.tags or {}
-    return ClipTask(record, caption, source.listed_in, tags, sidecars=source.sidecars)
+    caption, captions = source.caption_of(record.segment), source.captions_of(record.segment)
+    tags = summary.tags or {}
+    return ClipTask(record, caption, source.listed_in, tags, sidecars=source.sidecars, captions=captions)

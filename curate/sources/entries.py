@@ -13,7 +13,7 @@ from reelweave.curate.sources.folder import VIDEO_SUFFIXES
 from reelweave.curate.sources.literals import is_literal, literal_of
 from reelweave.curate.sources.segments import Segment
 from reelweave.curate.sources.span_columns import ListedSpan, SpanError, spans_of, with_caption_text
-from reelweave.loader.text import first_text
+from reelweave.loader.text import texts_of
 
 PATH_COLUMNS = ("path", "video", "source", "url")
 _FILE_NAME = "file_name"
@@ -43,6 +43,7 @@ class ListEntry:
         segments: Segments of the film that the entry names, each with its own caption and attributes.
         ids: IDs of the film, one of which its file beside the list is called; then `path` is the first.
         place: Line or entry, such as "entry 7".
+        captions: All captions of the whole film, `caption` first, where the entry has several.
     """
 
     path: str
@@ -51,6 +52,7 @@ class ListEntry:
     segments: Sequence[Segment] = ()
     ids: tuple[str, ...] = ()
     place: str = ""
+    captions: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -92,8 +94,11 @@ def entry_of(record: Record, label: str, key: str = "") -> ListEntry | InvalidEn
         shared, fps = attributes_of(rest), _rate(rest)
         segments = tuple(_segment(span, shared, fps) for span in spans)
         return check_entry(ListEntry(path, segments=segments, ids=ids, place=label))
-    caption = _pop_caption(columns)
-    return check_entry(ListEntry(path, caption, attributes_of(columns), ids=ids, place=label))
+    captions = _pop_captions(columns)
+    caption, several = next(iter(captions), None), captions if len(captions) > 1 else ()
+    return check_entry(
+        ListEntry(path, caption, attributes_of(columns), ids=ids, place=label, captions=several)
+    )
 
 
 def names_film(row: Record) -> bool:
@@ -158,16 +163,17 @@ def _pop_path(columns: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
     return (clean(name.strip()), ()) if isinstance(name, str) else ("", ())
 
 
-def _pop_caption(columns: dict[str, Any]) -> str | None:
-    """Return the caption of a whole film, whose column is removed unless it holds more texts than this one."""
+def _pop_captions(columns: dict[str, Any]) -> tuple[str, ...]:
+    """Return the captions of a whole film; their column is removed unless it may hold something else beside texts."""
     named = {plain_name(name): name for name in reversed(columns)}
     column = next((named[name] for name in CAPTIONS if name in named), None)
     if column is None:
-        return None
+        return ()
     value = _parse_list_cell(columns[column])
     if plain_name(column) == "caption" or not isinstance(value, list | tuple) or len(value) < 2:
         del columns[column]
-    return _caption(first_text(value))
+    texts = map(_caption, texts_of(value))
+    return tuple(dict.fromkeys(text for text in texts if text))
 
 
 def _caption(text: str) -> str | None:

@@ -97,6 +97,7 @@ def _sources_of(
                 tuple(entry.segments),
                 source.undone,
                 source.sidecars,
+                entry.captions,
             ),
             f"{listed.shown_uri}, {entry.place}",
         )

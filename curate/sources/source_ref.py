@@ -34,6 +34,7 @@ class SourceRef:
         undone: True when the fault is one of the machine, and says nothing of the source; never stored.
         sidecars: Digest of the sidecars beside it, which changes whenever their text may have changed; "" for none, for
             sources on the web, and where a list has a caption for each clip.
+        captions: All captions of the whole film, `caption` first, where the list has several.
     """
 
     uri: str
@@ -47,10 +48,15 @@ class SourceRef:
     segments: tuple[Segment, ...] = ()
     undone: bool = False
     sidecars: str = ""
+    captions: tuple[str, ...] = ()
 
     def caption_of(self, segment: int | None) -> str | None:
         """Return the caption of a segment, by its place, or of the whole film."""
         return self.caption if segment is None else self.segments[segment].caption
+
+    def captions_of(self, segment: int | None) -> tuple[str, ...]:
+        """Return all captions of the whole film where there are several; a segment has one."""
+        return self.captions if segment is None else ()
 
     def attributes_of(self, segment: int | None) -> dict[str, str]:
         """Return the attributes of a segment, by its place, or of the whole film."""
@@ -62,16 +68,19 @@ class SourceRef:
         """Return what may be stored, as JSON values: without the address, which holds a password or a signature."""
         values = {field.name: getattr(self, field.name) for field in fields(self)} | {"address": ""}
         del values["undone"]
-        values["segments"] = segments_to_json(self.segments)
+        values["segments"], values["captions"] = segments_to_json(self.segments), list(self.captions)
         # Sources without them are stored as by earlier versions.
         return {
-            name: value for name, value in values.items() if value or name not in ("segments", "sidecars")
+            name: value
+            for name, value in values.items()
+            if value or name not in ("segments", "sidecars", "captions")
         }
 
     @classmethod
     def from_stored(cls, values: Mapping[str, Any]) -> "SourceRef":
         """Return the source of `to_stored`."""
-        return cls(**{**values, "segments": from_stored(values.get("segments", ()))})
+        segments, captions = from_stored(values.get("segments", ())), tuple(values.get("captions", ()))
+        return cls(**{**values, "segments": segments, "captions": captions})
 
     @property
     def location(self) -> str:
@@ -179,6 +188,9 @@ def _join_entry(earlier: SourceRef, source: SourceRef, entry: str) -> SourceRef:
         else earlier
     )
     caption, segments = earlier.caption or source.caption, earlier.segments or source.segments
+    captions = tuple(dict.fromkeys([*earlier.captions, *source.captions]))
+    if captions != earlier.captions:
+        earlier = replace(earlier, captions=captions)
     if source.attributes.keys() <= earlier.attributes.keys():
         if (caption, segments) == (earlier.caption, earlier.segments):
             return earlier

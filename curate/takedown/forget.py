@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Set
 from dataclasses import replace
 from itertools import chain
 
-from reelweave.curate.caption.types import Caption
+from reelweave.curate.caption.types import VARIANTS, Caption
 from reelweave.curate.ledger.digest import digest
 from reelweave.curate.ledger.files import LEDGER
 from reelweave.curate.ledger.ledger import Ledger
@@ -51,7 +51,7 @@ def forget(ledger: Ledger, down: TakeDowns) -> None:
     ledger.blobs.drop_clips(
         [clip for clip in ledger.blobs.staged_clips() if of_them(clip) or clip in orphans]
     )
-    for stage in ("embed", CAPTIONS, *ledger.entries.stages("stages.")):
+    for stage in ("embed", CAPTIONS, *ledger.entries.stages(VARIANTS), *ledger.entries.stages("stages.")):
         for name in ledger.entries.fingerprints(stage):
             ledger.entries.forget(stage, name, of_them)
     _forget_texts(ledger)
@@ -139,6 +139,8 @@ def _forget_inputs(
                 for index, segment in enumerate(row["segments"])
             ]
             row = {**row, "segments": new_segments}
-        sources.append({**row, **empty} if removes_source else row)
+        if removes_source:
+            row = {name: value for name, value in row.items() if name != "captions"} | empty
+        sources.append(row)
     if sources != note["sources"]:
         ledger.notes.write(_NOTE_SOURCES, {**note, "sources": sources})

@@ -34,7 +34,7 @@ from reelweave.loader.dataset import (
 )
 from reelweave.loader.dataset.manifest import MANIFEST
 from reelweave.loader.dataset.publishing.publication import read_once
-from reelweave.loader.dataset.schema import TRANSITIONS
+from reelweave.loader.dataset.schema import FURTHER_TABLES
 from reelweave.loader.dataset.tables.parquet import to_rows, to_table
 from reelweave.loader.dataset.tables.shard_rows import TableRows, as_table
 from reelweave.loader.errors import UsageError
@@ -193,13 +193,15 @@ def _remove(dataset: Dataset, requested: Sequence[Removal]) -> Removed:
     # The tables of the next revision, read part by part as they are written.
     accounted = _account_removed(dataset.table_parts("accounting"), removal_mask, TakeDowns(tuple(removals)))
     scored = (table.filter(pa.array(~removal_mask(table))) for table in dataset.table_parts("scores"))
-    changes = dataset.further_parts("transitions")
+    further = {
+        name: read_once((table.filter(pa.array(~removal_mask(table))) for table in parts), schema)
+        for name, schema in FURTHER_TABLES.items()
+        if (parts := dataset.further_parts(name)) is not None
+    }
     content = Content(
         accounting=read_once(accounted, ACCOUNTING),
         scores=read_once(scored, SCORES),
-        transitions=None
-        if changes is None
-        else read_once((table.filter(pa.array(~removal_mask(table))) for table in changes), TRANSITIONS),
+        further=further,
         config=dataset.manifest.config,
         versions=dataset.manifest.versions,
         removals=removals,
@@ -227,7 +229,7 @@ def _remove(dataset: Dataset, requested: Sequence[Removal]) -> Removed:
 def _named_rows(table: pa.Table, removals: Sequence[Removal]) -> Mask:
     """Return which rows are of the sources or the keys that take-downs name."""
     named = np.zeros(len(table), np.bool_)
-    for name in ("key", "source"):
+    for name in {"key", "source"} & set(table.column_names):
         values = pa.array([getattr(removal, name) for removal in removals], pa.string()).drop_null()
         named |= _is_in(table.column(name), values)
     return named

@@ -100,10 +100,30 @@ TRANSITIONS = pa.schema(
 )
 """Changes at which spans end, and the likeliest one inside each clip; at most two rows for a row of the accounting."""
 
+CAPTIONS = pa.schema(
+    [
+        pa.field("key", pa.string(), nullable=False),
+        pa.field("name", pa.string(), nullable=False),  # "short", "structured", "written", ...
+        pa.field("number", pa.int32(), nullable=False),  # from 0, of captions of one key and name
+        pa.field("caption", pa.string()),  # null where there is none, for a reason
+        pa.field("text_tokens", pa.int32(), nullable=False),
+        pa.field("caption_source", pa.string(), nullable=False),
+        pa.field("caption_provenance", pa.map_(pa.string(), pa.string()), nullable=False),
+        pa.field("reason", pa.string(), nullable=False),
+    ]
+)
+"""Further captions of samples, sorted by key, name and number."""
+
+WRITTEN = "written"
+"""Name of captions that people wrote in a list, the first of which is the sample's caption, too."""
+
 TABLES = {"index": INDEX, "accounting": ACCOUNTING, "scores": SCORES}
 
-FURTHER_TABLES = {"transitions": TRANSITIONS}
+FURTHER_TABLES = {"transitions": TRANSITIONS, "captions": CAPTIONS}
 """Tables that a dataset may lack."""
+
+FURTHER_ORDER = {"captions": ("key", "name", "number")}
+"""Columns by which further tables are sorted when they are published; others keep the order in which they came."""
 
 OPTIONAL: dict[str, Any] = {
     "caption_provenance": {},

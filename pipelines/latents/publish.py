@@ -10,7 +10,7 @@ from reelweave.curate.run.curate import versions
 from reelweave.loader.dataset import ACCOUNTING, SCORES, Content, Dataset, Manifest, Row, ShardRecord, publish
 from reelweave.loader.dataset.latents import Latents
 from reelweave.loader.dataset.publishing.publication import read_once
-from reelweave.loader.dataset.schema import TRANSITIONS
+from reelweave.loader.dataset.schema import FURTHER_TABLES
 from reelweave.loader.dataset.tables.parquet import to_rows, to_table
 from reelweave.loader.storage import Storage
 from reelweave.pipelines.latents.work import STAGE
@@ -41,9 +41,8 @@ def publish_version(
     gone = pa.array(sorted(failed), pa.string())
     accounted = (_account_failed(table, failed, gone) for table in source.table_parts("accounting"))
     scored = (_mark_failed(table, gone) for table in source.table_parts("scores"))
-    changes = source.further_parts("transitions")
     content = Content(
-        transitions=None if changes is None else read_once(changes, TRANSITIONS),
+        further=_further_tables(source, gone),
         accounting=read_once(accounted, ACCOUNTING),
         scores=read_once(scored, SCORES),
         config=asked,
@@ -53,6 +52,17 @@ def publish_version(
         files=files,
     )
     return publish(storage, shards, content)
+
+
+def _further_tables(source: Dataset, gone: pa.Array) -> dict[str, pa.RecordBatchReader]:
+    """Return the tables that a dataset may lack, without captions of samples that could not be encoded."""
+    tables = {}
+    for name, schema in FURTHER_TABLES.items():
+        if (parts := source.further_parts(name)) is not None:
+            if name == "captions":
+                parts = (part.filter(pc.invert(pc.is_in(part.column("key"), gone))) for part in parts)
+            tables[name] = read_once(parts, schema)
+    return tables
 
 
 def _mark_failed(scores: pa.Table, gone: pa.Array) -> pa.Table:

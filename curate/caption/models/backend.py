@@ -26,6 +26,7 @@ class Ask:
         max_new_tokens: Maximum length of the answer.
         temperature: Sampling temperature; 0 is greedy decoding.
         seed: Random seed for a temperature above 0.
+        structured: True where the answer is to be JSON (`reelweave.curate.caption.structured`).
     """
 
     prompt: str
@@ -35,6 +36,7 @@ class Ask:
     max_new_tokens: int
     temperature: float
     seed: int
+    structured: bool = False
 
 
 @dataclass(frozen=True)

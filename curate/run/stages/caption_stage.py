@@ -1,27 +1,29 @@
-"""Captions: written ones of a source first, then a model's."""
+"""Captions: written ones of a source first, then a model's; and its variants, one stage each."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 from reelweave.curate.caption import CaptionConfig, Captioner
 from reelweave.curate.caption.captioner import CaptionInput
 from reelweave.curate.caption.sidecars import UnusedSidecar
-from reelweave.curate.caption.types import NO_CAPTION, Caption
+from reelweave.curate.caption.types import CAPTIONS, NO_CAPTION, VARIANTS, Caption
 from reelweave.curate.caption.written import find_written, with_unused
 from reelweave.curate.ledger.ledger import Ledger
 from reelweave.curate.ledger.records import ClipResult
 from reelweave.curate.models.clip_frames import Fault
 from reelweave.curate.models.hf_model import NamedModel
 from reelweave.curate.models.hub import local_folder
-from reelweave.curate.run.stages.clip_stages import ClipStage, ReadClip, caption_identity
-from reelweave.curate.run.stages.custom_stages import CAPTIONS
+from reelweave.curate.run.stages.clip_stages import ClipStage, ReadClip, caption_identity, clip_identity
 from reelweave.curate.run.stages.judge import Judge
 from reelweave.curate.run.stages.model_stage import ModelStage
 from reelweave.curate.source_pass.tasks import ClipTask
 from reelweave.loader.errors import ObjectError
 from reelweave.loader.storage import StorageConfig, open_object
+
+REWRITE = "rewrite_model"
+"""End of the key of the model that rewrites."""
 
 
 class CaptionStage(ModelStage):
@@ -37,7 +39,7 @@ class CaptionStage(ModelStage):
     name = CAPTIONS
 
     def __init__(self, config: CaptionConfig, storage: StorageConfig, cpus: float, gpus: float) -> None:
-        self._config, self._storage, self.configs = config, storage, (config,)
+        self._config, self._storage, self.configs = config, storage, (config.of_caption(),)
         self.has_model = self.after_dedup = config.model is not None
         # Behind an endpoint models have names and no files.
         self.served = config.backend == "endpoint"
@@ -61,33 +63,84 @@ class CaptionStage(ModelStage):
 
     def _names(self) -> dict[str, str]:
         """Return the name of each configured model by its key."""
-        names = {"captions.model": self._config.model, "captions.rewrite_model": self._config.rewrite_model}
+        names = {"captions.model": self._config.model, f"captions.{REWRITE}": self._config.rewrite_model}
         return {key: name for key, name in names.items() if name is not None and self.has_model}
 
     def clip_stage(self, ledger: Ledger, digests: Mapping[str, str], go_on: Judge) -> ClipStage:
-        clips = CaptionClips(self._config, self._storage, Captioner(self._config) if self.has_model else None)
         fingerprint, earlier = self.fingerprints(digests)
         return ClipStage(
             self.name,
             fingerprint,
             ledger,
-            clips,
+            self.clips,
             caption_identity,
             go_on,
             self.after_dedup,
-            clips.prepare,
+            self.clips.prepare,
             earlier=earlier,
+        )
+
+    @cached_property
+    def clips(self) -> "CaptionClips":
+        """Function of this stage and of those of its variants, which share one model."""
+        return CaptionClips(self._config, self._storage, Captioner(self._config) if self.has_model else None)
+
+    def variants(self) -> "list[VariantStage]":
+        """Return a stage for each variant."""
+        return (
+            [VariantStage(self, self._config, name) for name in self._config.variants]
+            if self.has_model
+            else []
+        )
+
+
+class VariantStage(ModelStage):
+    """The stage of one variant of the captions, written by the model of `CaptionStage`.
+
+    Args:
+        captions: Stage of the captions.
+        config: Configuration of captions.
+        variant: Name of the variant.
+    """
+
+    after_dedup = True
+
+    def __init__(self, captions: CaptionStage, config: CaptionConfig, variant: str) -> None:
+        self._config, self._captions, self._variant = config.of_variant(variant), captions, variant
+        self.name, self.configs = f"{VARIANTS}{variant}", (self._config,)
+        self.served, self.batch_clips = captions.served, captions.batch_clips
+        self.cpus, self.gpus = captions.cpus, captions.gpus
+
+    @cached_property
+    def models(self) -> Mapping[str, Path | str]:
+        rewrites = self._config.rewrite_model is not None
+        return {
+            key: model
+            for key, model in self._captions.models.items()
+            if rewrites or not key.endswith(REWRITE)
+        }
+
+    def clip_stage(self, ledger: Ledger, digests: Mapping[str, str], go_on: Judge) -> ClipStage:
+        fingerprint, earlier = self.fingerprints(digests)
+        clips, variant = self._captions.clips, self._variant
+        prepare = partial(clips.prepare_variant, variant)
+        return ClipStage(
+            self.name, fingerprint, ledger, clips, clip_identity, go_on, True, prepare, earlier=earlier
         )
 
 
 @dataclass
 class CaptionClips:
-    """Function from clips to captions: written ones of their source first, then a model's."""
+    """Function from clips to captions, written ones of their source first and then a model's, and to variants."""
 
     config: CaptionConfig
     storage: StorageConfig
     captioner: Captioner | None
     _latest: tuple[tuple[object, ...], Caption | Fault] | None = field(default=None, init=False, repr=False)
+    _view: tuple[str, CaptionInput | Fault] | None = field(default=None, init=False, repr=False)
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_view": None}
 
     def prepare(self, task: ClipTask, read: ReadClip) -> CaptionInput | Caption | Fault:
         """Return the caption of a clip that has a written one, and the model's input for another."""
@@ -96,9 +149,22 @@ class CaptionClips:
             return written
         if self.captioner is None:
             return written or NO_CAPTION
-        view = self.captioner.prepare(read(task))
+        view = self._look(self.captioner, task, read)
         unused = UnusedSidecar.parse(written.source) if written else None
         return replace(view, unused=unused) if isinstance(view, CaptionInput) else view
+
+    def prepare_variant(self, variant: str, task: ClipTask, read: ReadClip) -> CaptionInput | Fault:
+        """Return the model's input for a variant, whether or not the clip has a written caption."""
+        assert self.captioner is not None, "see `CaptionStage.variants`"
+        view = self._look(self.captioner, task, read)
+        return replace(view, variant=variant) if isinstance(view, CaptionInput) else view
+
+    def _look(self, captioner: Captioner, task: ClipTask, read: ReadClip) -> CaptionInput | Fault:
+        """Return the pictures of a clip, which are decoded once for its caption and all variants."""
+        clip_id = task.record.clip_id
+        if (latest := self._view) is None or latest[0] != clip_id:
+            self._view = latest = (clip_id, captioner.prepare(read(task)))
+        return latest[1]
 
     def __call__(
         self, tasks: Sequence[ClipTask], prepared: Callable[[ClipTask], CaptionInput | Caption | Fault]
@@ -121,6 +187,7 @@ class CaptionClips:
             task.listed_in,
             task.sidecars,
             task.caption,
+            task.captions,
             tuple(sorted(task.tags.items())),
         )
         if (latest := self._latest) is None or latest[0] != key:
@@ -130,7 +197,7 @@ class CaptionClips:
     def _read_written(self, task: ClipTask) -> Caption | Fault:
         storage, name = open_object(task.record.source, self.storage, task.listed_in)
         try:
-            return find_written(storage, name, task.caption, task.tags, self.config)
+            return find_written(storage, name, task.caption, task.tags, self.config, task.captions)
         except ObjectError as error:
             return Fault(f"the sidecar with its caption: {error}")
 

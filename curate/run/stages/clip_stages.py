@@ -164,7 +164,7 @@ def _clip_ids(clips: pa.Table, _found: Mapping[str, pa.Table], _closed: ClosedSo
 
 
 def _caption_id(task: ClipTask) -> str:
-    text = text_id(task.record.source, task.caption, task.tags, task.sidecars)
+    text = text_id(task.record.source, task.caption, task.tags, task.sidecars, task.captions)
     return f"{task.record.clip_id}-{text}"
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from reelweave.curate.caption.types import CAPTIONS
 from reelweave.curate.config import config_digest
 from reelweave.curate.ledger.digest import digest
 from reelweave.curate.ledger.ledger import Ledger
@@ -33,8 +34,6 @@ from reelweave.curate.run.tables.closed import ClosedSources
 from reelweave.curate.run.tables.columns import column
 from reelweave.curate.source_pass.tasks import ClipTask
 from reelweave.loader.errors import RunError, UsageError, first_line
-
-CAPTIONS = "captions"
 
 
 def stage_name(name: str) -> str:

@@ -7,6 +7,7 @@ from reelweave.curate.ledger.ledger import Ledger
 from reelweave.curate.run.runners.pipeline import Stage
 from reelweave.curate.run.stages.clip_stages import ClipStage
 from reelweave.curate.run.stages.embed_stage import EmbedClips
+from reelweave.curate.run.stages.joined_stage import JoinedStage, join_stages
 from reelweave.curate.run.stages.model_files import digests_of
 from reelweave.curate.run.stages.model_stage import ModelStage
 from reelweave.curate.source_pass.tasks import CurationTask
@@ -46,7 +47,7 @@ def pipeline_stages(
         worker_mb: Memory of a worker that cuts, megabytes.
     """
     planned: list[Stage[CurationTask]] = []
-    for stage, asked in stages:
+    for stage, asked in join_stages(list(stages)):
         if not asked.has_model:
             planned.append(Stage(stage.name, stage))
             continue
@@ -71,7 +72,7 @@ def pipeline_stages(
 
 
 def split_for_gpu(
-    stage: ClipStage, model: Stage[CurationTask], input_mb: float = 0.0
+    stage: ClipStage | JoinedStage, model: Stage[CurationTask], input_mb: float = 0.0
 ) -> list[Stage[CurationTask]]:
     """Return a stage in three: other processors make inputs ahead and record answers, so that a GPU need not wait.
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from reelweave.curate.caption.types import CAPTIONS
 from reelweave.curate.ledger.digest import digest
 from reelweave.curate.ledger.ledger import Ledger
 from reelweave.curate.ledger.records import TextEmbedding
@@ -16,7 +17,6 @@ from reelweave.curate.models.hub import local_folder
 from reelweave.curate.models.text_embed import Array, TextEmbedConfig, TextEmbedder
 from reelweave.curate.run.clip_verdict import caption_of
 from reelweave.curate.run.stages.clip_stages import ClipStage, Identity, ReadClip
-from reelweave.curate.run.stages.custom_stages import CAPTIONS
 from reelweave.curate.run.stages.judge import Judge
 from reelweave.curate.run.stages.model_stage import ModelStage
 from reelweave.curate.run.tables.closed import ClosedSources

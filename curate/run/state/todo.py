@@ -159,7 +159,10 @@ class Todo:
             source = self._inputs.listed[index]
             caption = source.caption_of(record.segment)
             tags = self._closed.tags(index)
-            yield ClipTask(record, caption, source.listed_in, tags, sidecars=source.sidecars)
+            captions = source.captions_of(record.segment)
+            yield ClipTask(
+                record, caption, source.listed_in, tags, sidecars=source.sidecars, captions=captions
+            )
 
     def _source_task(self, source: SourceRef) -> SourceTask:
         return SourceTask(source, tuple(stage.name for stage in self._inputs.beside))

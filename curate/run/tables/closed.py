@@ -182,7 +182,7 @@ class ClosedSources:
             for index, tag_pairs in zip(of_entry.tolist(), source_tags, strict=True):
                 source = self.sources[index]
                 self._text_ids[index] = text_id(
-                    source.uri, source.caption, dict(tag_pairs or ()), source.sidecars
+                    source.uri, source.caption, dict(tag_pairs or ()), source.sidecars, source.captions
                 )
         return pa.array(self._text_ids[source_indices], pa.binary()).cast(pa.string())
 
@@ -297,6 +297,9 @@ class _Numbers(Mapping[str, int]):
         return len(self._sources)
 
 
-def text_id(uri: str, caption: str | None, tags: Mapping[str, str], sidecars: str) -> str:
+def text_id(
+    uri: str, caption: str | None, tags: Mapping[str, str], sidecars: str, captions: Sequence[str] = ()
+) -> str:
     """Return a digest of all text that came with a source, which captions of its clips may be made of."""
-    return digest(uri, caption or "", dict(tags), *([sidecars] if sidecars else ()))[:16]
+    further = [*([sidecars] if sidecars else ()), *([list(captions)] if captions else ())]
+    return digest(uri, caption or "", dict(tags), *further)[:16]

@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from reelweave.curate.caption.types import VARIANTS
 from reelweave.curate.config import BinConfig, ShardConfig
 from reelweave.curate.filters import FilterConfig
 from reelweave.curate.filters.decision import Threshold, by_stage
@@ -63,7 +64,9 @@ def _with_defaults(clips: pa.Table) -> pa.Table:
 def _fail_clips(
     clips: pa.Table, remaining: Mask, stage: str, stage_results: pa.Table
 ) -> tuple[pa.Table, Mask]:
-    """Return clips, those for which a stage has a fault as failed, and which of them are left."""
+    """Return clips, those for which a stage has a fault as failed, and which of them are left; variants fail none."""
+    if stage.startswith(VARIANTS):
+        return clips, remaining
     faults = column(stage_results, "fault")
     failed = remaining & mask_of(pc.is_valid(faults))
     values = {"state": "failed", "stage": stage, "reason": faults.filter(pa.array(failed))}
@@ -132,7 +135,7 @@ def _add_captions(
         written = pc.is_valid(column(captions, "text"))
         values["caption"] = pc.fill_null(column(captions, "text"), "")
         values["caption_source"] = pc.if_else(written, column(captions, "source"), "none")
-        values["caption_provenance"] = _maps(column(captions, "provenance"))
+        values["caption_provenance"] = fill_maps(column(captions, "provenance"))
     else:
         count = int(remaining.sum())
         values["caption"] = repeat_value("", pa.string(), count)
@@ -147,7 +150,7 @@ def _add_captions(
     return replace_values(clips, remaining, values)
 
 
-def _maps(values: pa.Array) -> pa.Array:
+def fill_maps(values: pa.Array) -> pa.Array:
     """Return maps, empty ones where there is none."""
     rows = np.arange(len(values))
     rows[mask_of(pc.is_null(values))] = len(values)

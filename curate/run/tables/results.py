@@ -36,6 +36,7 @@ RESULTS = pa.schema(
         "text": pa.large_string(),
         "source": pa.string(),
         "provenance": pa.map_(pa.string(), pa.string()),
+        "written": pa.large_list(pa.large_string()),
         "embedding": _PACKED,
         "tokens": pa.int64(),
         "arrays": pa.string(),

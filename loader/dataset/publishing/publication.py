@@ -27,7 +27,14 @@ from reelweave.loader.dataset.manifest import (
 )
 from reelweave.loader.dataset.plan_index import DTYPES, PLANNED, PlanColumns, PlanIndex, write_plan_index
 from reelweave.loader.dataset.publishing.payload import Payload, entry_of
-from reelweave.loader.dataset.schema import ACCOUNTING, INDEX, SCORES, TRANSITIONS, Row
+from reelweave.loader.dataset.schema import (
+    ACCOUNTING,
+    FURTHER_ORDER,
+    FURTHER_TABLES,
+    INDEX,
+    SCORES,
+    Row,
+)
 from reelweave.loader.dataset.shard import ShardRecord, idx_bytes
 from reelweave.loader.dataset.tables.parquet import ParquetWriter, to_table
 from reelweave.loader.dataset.tables.row_parts import RowParts, hash_parts, part_count
@@ -55,7 +62,7 @@ class Content:
         removals: take-downs, in order.
         latents: description of the stored latents, if any.
         files: content by path of further files that belong to no sample; paths contain a digest of the content.
-        transitions: table ``transitions``, in the same ways; None for a dataset without one.
+        further: tables that a dataset may lack, by name, in the same ways as ``accounting``.
     """
 
     accounting: AnyRows
@@ -65,7 +72,7 @@ class Content:
     removals: list[Removal] = field(default_factory=list)
     latents: Latents | None = None
     files: Mapping[str, bytes] = field(default_factory=dict)
-    transitions: AnyRows | None = None
+    further: Mapping[str, AnyRows] = field(default_factory=dict)
 
 
 def read_once(tables: Iterable[pa.Table], schema: pa.Schema) -> pa.RecordBatchReader:
@@ -119,9 +126,9 @@ class Publication:
         states, sources = write_accounting(folder / "accounting.parquet", content.accounting)
         names = ["index", "accounting", "scores"]
         _write_table(folder / "scores.parquet", content.scores, SCORES)
-        if content.transitions is not None:
-            names.append("transitions")
-            _write_table(folder / "transitions.parquet", content.transitions, TRANSITIONS)
+        for name, rows_of_table in content.further.items():
+            names.append(name)
+            index.write_further(name, rows_of_table, folder / f"{name}.parquet")
         manifest = Manifest(
             totals=Totals(
                 samples=index.samples,
@@ -201,10 +208,7 @@ class IndexMaker:
                 if CRC32 not in table.column_names:
                     self._checked = False
                     table = table.append_column(MAYBE_CRC32.field(CRC32), pa.nulls(len(table), pa.uint32()))
-                part_N = np.zeros(len(table), np.int64)
-                if len(borders):
-                    part_N = np.searchsorted(borders, table.column("key").to_numpy(), side="right")
-                rows.add(table, part_N)
+                rows.add(table, _part_of(table.column("key"), borders))
             energon_columns = table.select(ENERGON_COLUMNS)
             yield EnergonShard(
                 shard.path,
@@ -241,6 +245,20 @@ class IndexMaker:
                 self.clip_bytes += _clip_bytes(table)
         write_plan_index(self._plan_index, str(folder / "plan.arrow"))
 
+    def write_further(self, name: str, tables: AnyRows, path: Path) -> None:
+        """Write a further table, sorted as `FURTHER_ORDER` has it; of one with keys a part is in memory at a time."""
+        schema, order = FURTHER_TABLES[name], FURTHER_ORDER.get(name)
+        if order is None:
+            _write_table(path, tables, schema)
+            return
+        borders = self._borders()
+        with ParquetWriter(path, schema) as writer, RowParts(schema, self.parts) as rows:
+            for table in _tables(tables, schema):
+                rows.add(table, _part_of(table.column("key"), borders))
+            for part in range(self.parts):
+                table = rows.read(part)
+                writer.add(table.take(pc.sort_indices(table, [(column, "ascending") for column in order])))
+
     def _borders(self) -> NDArray[np.object_]:
         """Return the first key of each part but the first one."""
         if self.parts == 1:
@@ -253,6 +271,13 @@ class IndexMaker:
         ]
         keys.sort()
         return np.array([keys[len(keys) * part // self.parts] for part in range(1, self.parts)], np.object_)
+
+
+def _part_of(keys: pa.ChunkedArray, borders: NDArray[np.object_]) -> NDArray[np.int64]:
+    """Return the part of each key, by the first keys of all parts but the first one."""
+    if not len(borders):
+        return np.zeros(len(keys), np.int64)
+    return np.asarray(np.searchsorted(borders, keys.to_numpy(), side="right"))
 
 
 def _sort_table(table: pa.Table) -> pa.Table:

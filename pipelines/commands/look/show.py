@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from reelweave.loader.dataset import Row, open_dataset
+from reelweave.loader.dataset.schema import WRITTEN
 from reelweave.loader.errors import UsageError
 from reelweave.pipelines.configuration.storage_options import add_storage_arguments, storage_config
 from reelweave.pipelines.terminal.console import print_json, stdout, table
@@ -118,6 +119,9 @@ def _lines(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "caption from", facts["caption_source"]
         yield from ((f"  {name}", value) for name, value in facts["caption_provenance"].items())
         yield "text tokens", f"{facts['text_tokens']:,}"
+    for row in facts.get("captions") or ():
+        name = f"caption {row['name']}" + f" {row['number'] + 1}" * (row["name"] == WRITTEN)
+        yield name, row["caption"] if row["caption"] is not None else f"none: {row['reason']}"
     yield "source", facts["source"]
     if facts["start_s"] is not None:
         yield "span", f"{facts['start_s']:.3f} to {facts['end_s']:.3f} s"

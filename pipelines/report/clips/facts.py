@@ -16,6 +16,7 @@ from reelweave.pipelines.report.clips.lookup import rows_of_key
 from reelweave.pipelines.report.clips.media import locate_clip
 
 _TOUCHING_S = 1e-6
+_OF_CAPTIONS = ("name", "number", "caption", "text_tokens", "caption_source", "caption_provenance", "reason")
 _OF_TRANSITIONS = ("start_s", "end_s", "kind", "probability", "decision")
 _FINITE = 1e300  # of a threshold in a manifest, which may be another program's
 
@@ -42,6 +43,7 @@ def clip_facts(dataset: Dataset, row: Row, buckets: BucketConfig) -> dict[str, A
     }
     if row_number is not None:
         facts |= _sample_facts(dataset, row_number, buckets)
+        facts["captions"] = _further_captions(dataset, str(key))
     if key is not None:
         facts["scores"] = _scores(dataset, row)
         facts["recipe"] = _recipe(dataset, facts["scores"])
@@ -154,6 +156,15 @@ def transitions_between(
             {name: row[name] for name in _OF_TRANSITIONS} for row in to_rows(table.filter(touching))
         ]
     return transitions
+
+
+def _further_captions(dataset: Dataset, key: str) -> list[Row]:
+    """Return the further captions of a sample; none of a dataset without that table."""
+    return [
+        {name: row[name] for name in _OF_CAPTIONS}
+        for table in dataset.further_parts("captions") or ()
+        for row in to_rows(table.filter(pc.equal(table.column("key"), key)))
+    ]
 
 
 def _describe_pictures(facts: dict[str, Any]) -> str | None:

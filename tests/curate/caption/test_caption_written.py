@@ -39,6 +39,10 @@ def test_the_list_that_named_the_source_comes_first(tmp_path: Path) -> None:
 
 def test_a_list_of_captions_stands_for_its_first(tmp_path: Path) -> None:
     put(tmp_path, "deep/a.b.json", json.dumps({"caption": [" ", "A boat.", "A kite."]}))
+    written = ("A boat.", "A kite.")
+    assert caption_of(tmp_path) == Caption("A boat.", "sidecar:a.b.json", written=written)
+    # Of a list of one, or of the same words again, there is nothing further.
+    put(tmp_path, "deep/a.b.json", json.dumps({"caption": ["A boat.", " A  boat. "]}))
     assert caption_of(tmp_path) == Caption("A boat.", "sidecar:a.b.json")
 
 
