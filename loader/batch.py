@@ -8,6 +8,7 @@ import torch
 from torch.utils.data._utils.collate import default_collate_fn_map
 
 from reelweave.loader.base.arrays import IndexArray
+from reelweave.loader.batch_rows import BatchRows
 from reelweave.loader.buckets.assignment import Bucket
 from reelweave.loader.errors import UsageError
 from reelweave.loader.plan.position import Position
@@ -109,6 +110,7 @@ class Batch:
         media: encoded clips, where the stream does not decode; there are no pixels then.
         contexts: stored text encoder output of each caption, [tokens, D]; None if none is stored.
         datasets: number of each sample's dataset in a blend; empty: all are of its first one, or of the only one.
+        index_rows: rows of the index that the samples are; None in batches that no stream made. Read `rows`.
     """
 
     keys: tuple[str, ...]
@@ -129,11 +131,25 @@ class Batch:
     media: EncodedClips | None = None
     contexts: tuple[torch.Tensor, ...] | None = None
     datasets: tuple[int, ...] = ()
+    index_rows: BatchRows | None = None
 
     def __repr__(self) -> str:
         """Name every field; tensors by dtype and shape instead of their numbers."""
         values = ", ".join(f"{field.name}={_brief(getattr(self, field.name))}" for field in fields(self))
         return f"{type(self).__name__}({values})"
+
+    @property
+    def rows(self) -> BatchRows:
+        """Index rows of the samples, replacements included: source, fps, size, crop, scores, attributes, ...
+
+        Raises:
+            UsageError: no stream made the batch.
+        """
+        if self.index_rows is None:
+            raise UsageError(
+                "this batch has no rows, since no stream made it; give it BatchRows(source, rows, buckets)"
+            )
+        return self.index_rows
 
     @property
     def draw_keys(self) -> tuple[str, ...]:

@@ -61,6 +61,7 @@ def run(place: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
             assert main(words) == 0, command
         elif program == "python":
             monkeypatch.setattr(sys, "argv", words)
+            monkeypatch.syspath_prepend(str(Path(words[0]).parent.resolve()))  # as Python does
             runpy.run_path(words[0], run_name="__main__")
         else:
             env = {"PYTHONPATH": str(ROOT), "PATH": "", "OMP_NUM_THREADS": "1", "HOME": str(place)}
@@ -139,6 +140,19 @@ def test_the_streaming_examples_start_as_they_say(dataset: Path, run: Run) -> No
     assert [command.split()[0] for command in run("stream_ddp.py")] == ["torchrun"]
     heads = {path.name: commands(path.name) for path in EXAMPLES.glob("stream_*.py")}
     assert heads == {name: [f"torchrun --nproc-per-node 2 examples/{name} my-dataset"] for name in heads}
+
+
+def test_losses_are_told_by_dataset_and_source(
+    dataset: Path, run: Run, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert len(run("condition_on_fields.py")) == 1
+    lines = capfd.readouterr().out.splitlines()
+    told = [line for line in lines if line.startswith("dataset 0, ")]
+    assert [line.split(",")[1].rsplit("/", 1)[-1].split(":")[0] for line in told] == [
+        "boat.mp4",
+        "market.mp4",
+    ]
+    assert sum(int(line.split()[-2]) for line in told) == len(open_dataset(dataset))
 
 
 @thorough

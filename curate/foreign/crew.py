@@ -9,6 +9,7 @@ from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 
+from reelweave.curate.foreign.fields import FieldChoice
 from reelweave.curate.foreign.killed import KilledSamples
 from reelweave.curate.foreign.tar import ENDS_ITS_READER, TarTask, read_tar
 from reelweave.curate.frames.child_process import Isolated, Quarantined
@@ -38,6 +39,7 @@ def read_tars(
     found: Sequence[ObjectInfo],
     workers: int,
     progress: Callable[[TarProgress], None],
+    fields: FieldChoice = FieldChoice(),  # noqa: B008 - frozen
 ) -> None:
     """Read the tars ``todo``, and write the table of each (`reelweave.curate.foreign.tar`).
 
@@ -48,6 +50,7 @@ def read_tars(
         found: All tars, for the progress.
         workers: Number of processes.
         progress: Called after each tar.
+        fields: Fields of the samples' metadata to keep.
 
     Raises:
         MachineError: readers of one were killed, as where memory runs out, or it changed meanwhile.
@@ -56,7 +59,7 @@ def read_tars(
     total_bytes = sum(info.size for info in found)
     done, done_bytes = len(found) - len(todo), total_bytes - sum(info.size for info in todo)
     progress(TarProgress(done, len(found), done_bytes, total_bytes))
-    children = _Children(tars, place, workers)
+    children = _Children(tars, place, workers, fields)
     running: dict[Future[None], ObjectInfo] = {}
     with ThreadPoolExecutor(workers) as pool:
         try:
@@ -80,8 +83,8 @@ def read_tars(
 class _Children:
     """Child processes, one per worker, and the samples they were at when they died."""
 
-    def __init__(self, tars: Storage, place: Storage, workers: int) -> None:
-        self._tars, self._place = tars, place
+    def __init__(self, tars: Storage, place: Storage, workers: int, fields: FieldChoice) -> None:
+        self._tars, self._place, self._fields = tars, place, fields
         self._killed = KilledSamples(tars, place)
         self._all = [Isolated(read_tar, attempts=1, max_silence_s=_MAX_SILENCE_S) for _ in range(workers)]
         self._idle = list(self._all)
@@ -107,7 +110,7 @@ class _Children:
         doubted: dict[int, str] = {}
         while not self._stopped.is_set():
             at.write_bytes(b"")  # a child that dies before it begins dies at no sample
-            result = child(TarTask(self._tars, info.path, self._place, doubted, at))
+            result = child(TarTask(self._tars, info.path, self._place, doubted, at, self._fields))
             if not isinstance(result, Quarantined) or self._stopped.is_set():
                 return
             offset = int(at.read_bytes() or -1)

@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from reelweave.curate.foreign.field_remarks import field_remarks
 from reelweave.curate.foreign.tar import CUT_CAPTION, ENDS_ITS_READER, IMMERSIVE, MARKS, NO_MEDIA, note_path
 from reelweave.loader.dataset.manifest import Manifest
 from reelweave.loader.dataset.publishing.tar_index import TarIndex
@@ -55,7 +56,13 @@ def reasons_of(tars: Sequence[TarIndex]) -> Counter[str]:
 
 def remarks(tars: Sequence[TarIndex], manifest: Manifest) -> list[str]:
     """Return sentences on what surprises in tars: names, captions, and media that train otherwise than they look."""
-    return [*_on_readers(tars), *_on_keys(tars, manifest), *_on_captions(tars), *_on_media(tars)]
+    return [
+        *_on_readers(tars),
+        *_on_keys(tars, manifest),
+        *_on_captions(tars),
+        *field_remarks(tars),
+        *_on_media(tars),
+    ]
 
 
 def _on_readers(tars: Sequence[TarIndex]) -> Iterator[str]:

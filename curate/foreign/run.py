@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from reelweave.curate.foreign.crew import TarProgress, read_tars
+from reelweave.curate.foreign.fields import FieldChoice
 from reelweave.curate.foreign.killed import forget_killed
 from reelweave.curate.foreign.probe import PROBE_VERSION
 from reelweave.curate.foreign.remarks import reasons_of, remarks
@@ -61,6 +62,7 @@ def index_tars(
     workers: int | None = None,
     config: StorageConfig = StorageConfig(),  # noqa: B008 - frozen
     progress: Callable[[TarProgress], None] = lambda _: None,
+    fields: str | None = None,
 ) -> Indexed:
     """Make the WebDataset tars below ``uri`` a dataset; the same call finishes an interrupted run.
 
@@ -73,11 +75,15 @@ def index_tars(
         workers: Number of processes; None for one per processor.
         config: Configuration of both storages.
         progress: Called after each tar.
+        fields: Fields of the samples' metadata to keep, see `FieldChoice.parse`; None for those of the index that is
+            there, else all.
 
     Raises:
-        UsageError: there are no tars, or compressed ones; or other files are where the index would be written.
+        UsageError: the choice of fields cannot be read, there are no tars, or compressed ones; or other files are where
+            the index would be written.
         RunError: the environment failed; tables of tars are kept for the next run.
     """
+    choice = None if fields is None else FieldChoice.parse(fields)
     # A tar is read once and forward; blocks that were read need no place on disk.
     tars = open_storage(uri, config.model_copy(update={"cache_mib": 0}))
     if is_absent(tars):
@@ -87,7 +93,7 @@ def index_tars(
     if not beside:  # refuse a place that readers of the index may not follow before tars are read
         open_storage(tars.root, config, place.uri(MANIFEST))
     with hold_lease(place, "reelweave index") as held, Scratch("reelweave-index-") as folder:
-        return _index(tars, held, beside, shards, workers or processors(), progress, Path(folder))
+        return _index(tars, held, beside, shards, workers or processors(), progress, Path(folder), choice)
 
 
 def _index(
@@ -98,24 +104,28 @@ def _index(
     workers: int,
     progress: Callable[[TarProgress], None],
     folder: Path,
+    choice: FieldChoice | None,
 ) -> Indexed:
     """Index as the holder of the place's lease; ``folder`` is for tables of tars."""
     foreign = Foreign(uri=None if beside else tars.root)
     found, others = chosen_tars(list(tars.list()), shards, tars.root)
     previous, with_sidecars = _begin(place, foreign, is_beside=beside)
-    known = _load_known(place, found, folder)
+    before = "" if previous is None else str(previous.config.get("index", {}).get("fields") or "")
+    fields = choice or (FieldChoice.parse(before) if before else FieldChoice())
+    known = _load_known(place, found, folder, fields)
     # Read the tars that no earlier run has read.
     todo = [info for info in found if info.path not in known]
-    read_tars(tars, place, todo, found, workers, progress)
-    known |= _load_known(place, todo, folder)
+    read_tars(tars, place, todo, found, workers, progress, fields)
+    known |= _load_known(place, todo, folder, fields)
     if lost := [info.path for info in found if info.path not in known]:
         raise RunError(f"{tars.uri(lost[0])} changed while it was read; run the same command again")
     # Publish, then say what is wrong with which tar.
     indices = [known[info.path] for info in found]
     notes = [f"{tars.uri(tar.path)} {problem}" for tar in indices for problem in tar.damage]
     _check_some_use(indices, tars.root)
+    config = {"index": {"shards": shards} | ({"fields": str(fields)} if fields != FieldChoice() else {})}
     manifest, kept_idx = publish_foreign(
-        place, indices, foreign, {"index": {"shards": shards}}, _versions(), previous, with_sidecars
+        place, indices, foreign, config, _versions(), previous, with_sidecars
     )
     forget_killed(place)
     notes += remarks(indices, manifest)
@@ -197,7 +207,9 @@ def _begin(place: Storage, foreign: Foreign, is_beside: bool) -> tuple[Manifest 
     return None, b"true" in place.read(_BEGUN)
 
 
-def _load_known(place: Storage, found: Sequence[ObjectInfo], folder: Path) -> dict[str, TarIndex]:
+def _load_known(
+    place: Storage, found: Sequence[ObjectInfo], folder: Path, fields: FieldChoice
+) -> dict[str, TarIndex]:
     """Return the results of tars that are still the same; their tables are copied to a folder of this machine."""
 
     def read(info: ObjectInfo) -> TarIndex | None:
@@ -205,8 +217,8 @@ def _load_known(place: Storage, found: Sequence[ObjectInfo], folder: Path) -> di
             tar = TarIndex.from_bytes(place.read(note_path(info.path)))
         except FileNotFoundError:
             return None
-        now = (info.path, info.size, info.version, PROBE_VERSION)
-        if tar is None or (tar.path, tar.size, tar.version, tar.probe) != now:
+        now = (info.path, info.size, info.version, PROBE_VERSION, str(fields))
+        if tar is None or (tar.path, tar.size, tar.version, tar.probe, tar.fields) != now:
             return None
         path = folder / hashlib.sha256(info.path.encode()).hexdigest()
         write_local(path, tar.table)

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from reelweave.curate.foreign.fields import FieldChoice, LeftOut, fields_of
 from reelweave.curate.foreign.probe import PROBE_VERSION, probe
 from reelweave.curate.frames.source import SourceError
 from reelweave.loader.dataset.publishing.tar_index import TAR_TABLE, TarIndex
@@ -65,6 +67,7 @@ class TarTask:
         out: Storage of the tables.
         doubted: Reason by offset of each sample that is not probed.
         at: File for the offset of the sample in work.
+        fields: Fields of the samples' metadata to keep.
     """
 
     tars: Storage
@@ -72,6 +75,7 @@ class TarTask:
     out: Storage
     doubted: Mapping[int, str]
     at: Path
+    fields: FieldChoice
 
 
 def read_tar(task: TarTask) -> Iterator[None]:
@@ -93,12 +97,12 @@ def read_tar(task: TarTask) -> Iterator[None]:
         raise RunError(f"{tars.uri(path)} is gone; run the same command again")
     # Rows become tables in batches, which take far less memory than objects.
     parts, rows = [TAR_TABLE.empty_table()], []
-    quiet_until = 0.0
+    quiet_until, left_out = 0.0, LeftOut()
     with tars.open(path) as file, task.at.open("wb") as at:
         scan = TarScan(file)
         for sample in scan:
             os.pwrite(at.fileno(), b"%20d" % sample.offset, 0)
-            rows.append(_row(sample, path, task.doubted.get(sample.offset, "")))
+            rows.append(_row(sample, path, task.doubted.get(sample.offset, ""), task.fields, left_out))
             if len(rows) == _ROWS_AT_ONCE:
                 parts.append(to_table(rows, TAR_TABLE))
                 rows = []
@@ -112,10 +116,24 @@ def read_tar(task: TarTask) -> Iterator[None]:
         raise MachineError(f"{tars.uri(path)} changed while it was read; run the same command again")
     # The table appears whole or not at all.
     table = pa.concat_tables([*parts, to_table(rows, TAR_TABLE)]).combine_chunks()
-    found = TarIndex.of(
-        path, scan.size, before.version, scan.sha256, tuple(scan.damage), PROBE_VERSION, table
-    )
-    task.out.write(note_path(path), found.to_bytes())
+    table = _of_one_split(table, left_out)
+    facts = (path, scan.size, before.version, scan.sha256, tuple(scan.damage), PROBE_VERSION, table)
+    tar_index = TarIndex.of(*facts, str(task.fields), left_out.listed, tuple(sorted(left_out.names)))
+    task.out.write(note_path(path), tar_index.to_bytes())
+
+
+def _of_one_split(table: pa.Table, left_out: LeftOut) -> pa.Table:
+    """Return the table of a tar, all in train if its samples are of several splits: a shard is of one."""
+    usable = table.filter(pc.field("reason") == "")
+    if pc.count_distinct(usable["split"]).as_py() < 2:
+        return table
+    in_val = usable.filter(pc.field("split") == "val")
+    for key in in_val["key"].to_pylist():
+        left_out.add(
+            "val beside train in one tar, which can be of one split: the sample stays in train", "split", key
+        )
+    train = pa.array(["train"] * len(table), pa.string())
+    return table.set_column(table.schema.get_field_index("split"), table.schema.field("split"), train)
 
 
 def write_local(path: Path, table: pa.Table) -> None:
@@ -131,7 +149,7 @@ def read_local(path: Path) -> pa.Table:
         return pa.ipc.open_stream(file).read_all()
 
 
-def _row(sample: TarSample, path: str, doubt: str) -> Row:
+def _row(sample: TarSample, path: str, doubt: str, choice: FieldChoice, left_out: LeftOut) -> Row:
     row: Row = {
         **OPTIONAL,
         **_NOTHING,
@@ -146,11 +164,14 @@ def _row(sample: TarSample, path: str, doubt: str) -> Row:
     if row["reason"] or sample.region is None:
         return row
     try:
-        return {**row, **_describe_sample(sample.region)}
+        described = {**row, **_describe_sample(sample.region)}
     except MachineError:
         raise
     except (SourceError, RunError) as error:
         return {**row, "reason": str(error)}
+    fields = fields_of(*read_sample(sample.region), choice, left_out)
+    attributes = fields.attributes | described["attributes"]
+    return {**described, **fields.columns, "scores": fields.scores, "attributes": attributes}
 
 
 def _describe_sample(region: bytes) -> Row:

@@ -113,6 +113,8 @@ def _known_removals(dataset: Dataset, removals: Sequence[Removal]) -> tuple[list
             present |= set(
                 table.column(name).filter(pc.is_in(table.column(name), value_set=requested)).to_pylist()
             )
+    if dataset.manifest.foreign is not None:  # whose samples may name sources of their own, in the index
+        named["source"] |= set(dataset.column("source").unique().to_pylist())
     valid_removals = [
         removal for removal in removals if removal.key in named["key"] or removal.source in named["source"]
     ]
@@ -138,10 +140,19 @@ def _leave_out(dataset: Dataset, removals: Sequence[Removal]) -> Removed:
             (name, name_or_key)
             for name_or_key in column.filter(pc.is_in(column, value_set=requested)).to_pylist()
         )
+    # A sample whose metadata names its source is still one of its own in the accounting, by tar and key.
+    in_tars = Counter(
+        source
+        for table in dataset.table_parts("accounting", ("source", "state"))
+        for source in table.column("source").filter(pc.equal(table.column("state"), "kept")).to_pylist()
+    )
     # Take-downs that were made before are not made again.
     new = [
         removal.model_copy(
-            update={"samples": counts["key", removal.key or ""] + counts["source", removal.source or ""]}
+            update={
+                "samples": counts["key", removal.key or ""]
+                + max(counts["source", removal.source or ""], in_tars[removal.source or ""])
+            }
         )
         for removal in removals
         if (removal.source, removal.key) not in earlier

@@ -8,9 +8,11 @@ from fractions import Fraction
 from functools import cached_property, partial
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from reelweave.loader.base.argument_types import path_text
+from reelweave.loader.base.arrays import IndexArray
 from reelweave.loader.blend.latents import common
 from reelweave.loader.blend.mixture import Mixture
 from reelweave.loader.blend.past import MAX_REVISIONS_CHARS, BlendRevision, fingerprint_of, past_revision
@@ -114,6 +116,16 @@ class Blend:
     def dataset_of(self, row_number: int) -> int:
         """Return the number of a row's dataset."""
         return int(np.searchsorted(self._starts, row_number, side="right")) - 1
+
+    def describe(self, row_numbers: IndexArray) -> pa.Table:
+        """Return columns of some rows, see `Dataset.describe`."""
+        dataset_of = np.searchsorted(self._starts, row_numbers, side="right") - 1
+        order = np.argsort(dataset_of, kind="stable")
+        tables = [
+            self.datasets[index].describe(row_numbers[dataset_of == index] - self._starts[index])
+            for index in np.unique(dataset_of).tolist()
+        ]
+        return pa.concat_tables(tables).take(pa.array(np.argsort(order, kind="stable")))
 
     def clip(self, row_number: int, region: bytes | memoryview) -> TrainingSample:
         """Parse the bytes of a sample, see `Dataset.clip`."""

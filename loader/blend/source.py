@@ -3,8 +3,10 @@
 from typing import Protocol
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
+from reelweave.loader.base.arrays import IndexArray
 from reelweave.loader.dataset.epoch_draws import Draws
 from reelweave.loader.dataset.latents import Latents
 from reelweave.loader.dataset.plan_index import PlanIndex
@@ -41,6 +43,9 @@ class SampleSource(Protocol):
 
     def dataset_of(self, row_number: int) -> int:
         """Return the number of a row's dataset in a blend; 0 without a blend."""
+
+    def describe(self, row_numbers: IndexArray) -> pa.Table:
+        """Return the columns `reelweave.loader.dataset.tables.row_columns.ROW_COLUMNS` of some rows, in their order."""
 
     def clip(self, row_number: int, region: bytes | memoryview) -> TrainingSample:
         """Parse all bytes of the sample in a row.

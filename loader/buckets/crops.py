@@ -34,6 +34,12 @@ class Crops:
         return f"{share} to the crop that fills their size, at most {self.largest:.0%}"
 
 
+def cover_size(own_height: int, own_width: int, height: int, width: int) -> tuple[int, int]:
+    """Return the smallest size of a picture's aspect ratio that covers a target size; its centre is what trains."""
+    scale = max(height / own_height, width / own_width)
+    return max(height, round(own_height * scale)), max(width, round(own_width * scale))
+
+
 def large_crops(index: PlanIndex, assignment: Assignment, chosen_N: Flags | None = None) -> Crops:
     """Count the samples that lose more than ``LARGE_CROP`` of their picture.
 

@@ -28,6 +28,7 @@ from reelweave.loader.dataset.plan_index import (
 from reelweave.loader.dataset.samples.clip import TrainingSample, training_sample
 from reelweave.loader.dataset.schema import PLACEMENT, Row
 from reelweave.loader.dataset.shard import Sample, ShardRecord, parsed_sample
+from reelweave.loader.dataset.tables.row_columns import RowColumns
 from reelweave.loader.dataset.tables.rows_by_shard import RowsByShard
 from reelweave.loader.dataset.tables.shard_rows import TableRows
 from reelweave.loader.dataset.tables.table_reader import TableReader
@@ -287,6 +288,14 @@ class Dataset(TableReader):
     def dataset_of(self, row_number: int) -> int:  # noqa: ARG002 - as `Blend` has it
         """Return 0, the number of a dataset without a blend."""
         return 0
+
+    def describe(self, row_numbers: IndexArray) -> pa.Table:
+        """Return the columns `reelweave.loader.dataset.tables.row_columns.ROW_COLUMNS` of some rows, in their order."""
+        return self._row_columns.take(row_numbers)
+
+    @cached_property
+    def _row_columns(self) -> RowColumns:
+        return RowColumns(self.node, self.fingerprint, partial(self.table_parts, "index"))
 
     def clip(self, row_number: int, region: bytes | memoryview) -> TrainingSample:
         """Check and parse all bytes of the sample in a row.

@@ -9,6 +9,8 @@ import numpy as np
 import torch
 
 from reelweave.loader.batch import EncodedClips, Microbatch, Pack, ReadCounts, StepDenominator
+from reelweave.loader.batch_rows import BatchRows
+from reelweave.loader.blend.source import SampleSource
 from reelweave.loader.buckets.assignment import Bucket
 from reelweave.loader.dataset.latents import Latents
 from reelweave.loader.plan.epoch_plan import EpochPlan, PlannedMicrobatch
@@ -48,6 +50,7 @@ class RankMicrobatch:
 
 def assemble_batch(
     part: DecodedSlice[RankMicrobatch],
+    source: SampleSource,
     latents: Latents | None,
     decode: bool,
     denominator: StepDenominator,
@@ -57,6 +60,7 @@ def assemble_batch(
 
     Args:
         part: all samples of the microbatch.
+        source: dataset or blend of the samples.
         latents: description of the stored latents to use; None for pixels.
         decode: False for encoded clips.
         denominator: divisor of the weights.
@@ -77,6 +81,8 @@ def assemble_batch(
         "weight": weight * (len(used) / len(loaded)),
         "missing": weight * (1 - len(used) / len(loaded)),
     }
+    rows_B = np.array([sample.row for sample in kept_samples], np.int64)
+    common["index_rows"] = BatchRows(source, rows_B, buckets)
     contents = _choose_parts(torch.split(part.content, [sample.size for sample in loaded]), kept_indices)
     if latents is not None and latents.text is not None:
         texts = _choose_parts(torch.split(part.contexts, [sample.text for sample in loaded]), kept_indices)

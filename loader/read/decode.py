@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reelweave.loader.base.arrays import IndexArray
+from reelweave.loader.buckets.crops import cover_size
 from reelweave.loader.dataset.samples.frames.reorder import is_understated
 from reelweave.loader.dataset.samples.frames.shown_frames import ToldFrames, read_told
 from reelweave.loader.dataset.samples.frames.video_stream import decode_stream, open_clip
@@ -97,7 +98,7 @@ def _by_decord(clip: bytes | memoryview, indices: IndexArray, video_CTHW: Pixels
             )
             if deep or coded.color_trc in (hdr.PQ, hdr.HLG) or not is_plain:
                 return None
-            height, width = _cover(stream.height, stream.width, *video_CTHW.shape[2:])
+            height, width = cover_size(stream.height, stream.width, *video_CTHW.shape[2:])
         reader = decord.VideoReader(
             io.BytesIO(clip), ctx=decord.cpu(0), num_threads=1, height=height, width=width
         )
@@ -265,7 +266,7 @@ class _Drawer:
         """Draw a frame into all of the given places."""
         turn = orientation_of(frame, self._clip)
         shown = (frame.height, max(1, round(frame.width * self._pixel_aspect)))
-        covering = _cover(*(shown[::-1] if turn.transposed else shown), *video_CTHW.shape[2:])
+        covering = cover_size(*(shown[::-1] if turn.transposed else shown), *video_CTHW.shape[2:])
         height, width = covering[::-1] if turn.transposed else covering
         frame = self._of_sdr(frame, height, width)
         same_size = (height, width) == (frame.height, frame.width)
@@ -296,12 +297,6 @@ def _has_decord() -> bool:
     except ImportError:
         return False
     return True
-
-
-def _cover(own_height: int, own_width: int, height: int, width: int) -> tuple[int, int]:
-    """Return the smallest size of the frame's aspect ratio that covers the target size."""
-    scale = max(height / own_height, width / own_width)
-    return max(height, round(own_height * scale)), max(width, round(own_width * scale))
 
 
 def _centre(pixels: Pixels, target: Pixels) -> Pixels:

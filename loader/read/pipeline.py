@@ -175,7 +175,15 @@ class ReadPipeline:
             frames = [] if self._config.decode else frames_T.tolist()
             dataset = self._samples.dataset_of(row)
             return LoadedSample(
-                clip.key, clip.caption, passed, filled.size, frames, bad, filled.text, dataset=dataset
+                clip.key,
+                clip.caption,
+                passed,
+                filled.size,
+                frames,
+                bad,
+                filled.text,
+                dataset=dataset,
+                row=row,
             )
         # None was: black frames keep the shape of the batch, and count as lost.
         blank, frames = (
@@ -185,7 +193,16 @@ class ReadPipeline:
         key, _ = self._samples.name(row_pass[0])
         dataset = self._samples.dataset_of(row_pass[0])
         return LoadedSample(
-            key, "", row_pass[1], blank.size, frames, bad, blank.text, dataset=dataset, lost=True
+            key,
+            "",
+            row_pass[1],
+            blank.size,
+            frames,
+            bad,
+            blank.text,
+            dataset=dataset,
+            lost=True,
+            row=row_pass[0],
         )
 
     def _stand_ins(self, planned: RankMicrobatch, index: int) -> Iterator[tuple[int, int]]:
@@ -202,7 +219,8 @@ class ReadPipeline:
     def _batch(self, part: DecodedSlice[RankMicrobatch]) -> Microbatch | Pack:
         self._count(part.loaded)
         config, reads = self._config, self._samples.taken_counts()
-        return assemble_batch(part, self._latents, config.decode, config.denominator, reads)
+        source = self._samples.source
+        return assemble_batch(part, source, self._latents, config.decode, config.denominator, reads)
 
     def _count(self, loaded: Sequence[LoadedSample]) -> None:
         """Count bad samples; a few that come again and again, as in a small bucket, are those few.

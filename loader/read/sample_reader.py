@@ -36,6 +36,11 @@ class SampleReader:
         self._counts, self._lock = NO_READS, Lock()
 
     @property
+    def source(self) -> SampleSource:
+        """Dataset or blend of the samples."""
+        return self._source
+
+    @property
     def latents(self) -> Latents | None:
         """Description of the source's latents; None if it has none."""
         return self._source.latents

@@ -39,6 +39,7 @@ class LoadedSample(NamedTuple):
         text: bytes of its caption's stored context.
         dataset: number of its dataset in a blend.
         lost: True if nothing usable was found; the content is black then.
+        row: its row of the index.
     """
 
     key: str
@@ -50,6 +51,7 @@ class LoadedSample(NamedTuple):
     text: int = 0
     dataset: int = 0
     lost: bool = False
+    row: int = -1
 
 
 class DecodedSlice(NamedTuple, Generic[T]):

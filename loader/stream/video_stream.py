@@ -10,6 +10,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from reelweave.loader.base.argument_types import check_protocol, check_type, whole_number
 from reelweave.loader.batch import Batch, Microbatch, Pack, UpcomingMicrobatch
+from reelweave.loader.batch_rows import keep_open
 from reelweave.loader.blend.source import SampleSource
 from reelweave.loader.buckets.assignment import Assignment, Bucket, buckets_of
 from reelweave.loader.buckets.cost import Cost, LinearQuadraticCost, PowerCost
@@ -102,6 +103,7 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
         self.world_size = world_size
         self.share = share
         self.cursor = StreamCursor(source, config, rank, world_size)
+        keep_open(source)
         # Refuse before a sample is read what cannot be: shapes of latents, sizes of clips, too many without a bucket.
         if config.latents and source.latents is not None:
             check_shapes(source.latents, self.cursor.plans.buckets)
@@ -200,6 +202,7 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
         excluded = excluded_rows(source, self.config.exclude, says=self.rank == 0)
         self.cursor.adopt(source)
         self.excluded = excluded
+        keep_open(source)
 
     @property
     def cost(self) -> Cost:

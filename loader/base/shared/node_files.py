@@ -89,6 +89,36 @@ class NodeFiles:
                 self.drop(name)
         return dict(make())
 
+    def batches(
+        self, name: str, schema: pa.Schema, make: Callable[[], Iterator[pa.RecordBatch]]
+    ) -> list[pa.RecordBatch]:
+        """Return record batches, computed by one process, as read-only memory maps; else as of `arrays`.
+
+        Args:
+            name: name that identifies the content together with this package's code.
+            schema: schema of the batches.
+            make: function that yields the batches.
+        """
+
+        def fill(path: Path) -> None:
+            with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
+                for batch in make():
+                    writer.write_batch(batch)
+
+        name = f"{name}.{_this_code()}.batches"
+        for _ in range(2):
+            try:
+                path = self.file(name, fill)
+            except OSError as error:
+                self._warn(error)
+                break
+            try:
+                reader = _open_mapped(path)
+                return [reader.get_batch(index) for index in range(reader.num_record_batches)]
+            except (OSError, pa.ArrowException):  # damaged, or swept in this moment
+                self.drop(name)
+        return list(make())
+
     def _warn(self, error: OSError) -> None:
         if not self._warned:
             self._warned = True
@@ -161,10 +191,14 @@ def _write(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
 
 
 def _read(path: Path) -> Arrays:
+    batch = _open_mapped(path).get_batch(0)
+    return {name: batch.column(name).values.to_numpy(zero_copy_only=True) for name in batch.schema.names}
+
+
+def _open_mapped(path: Path) -> pa.RecordBatchFileReader:
     # Threads of pyarrow may outlive the interpreter (docs/notes/arrow.md).
     options = pa.ipc.IpcReadOptions(use_threads=False)
-    batch = pa.ipc.open_file(pa.memory_map(str(path), "r"), options=options).get_batch(0)
-    return {name: batch.column(name).values.to_numpy(zero_copy_only=True) for name in batch.schema.names}
+    return pa.ipc.open_file(pa.memory_map(str(path), "r"), options=options)
 
 
 @functools.cache

@@ -228,10 +228,13 @@ def _removal_indices(tar: TarIndex, removals: Sequence[Removal]) -> IndexArray:
     """Return the place of each row's removal, int64; -1 for rows that nobody removed."""
     table = tar.table
     place_n = np.full(len(table), -1, np.int64)
-    for name in ("key", "source"):
+    # A sample may be of a source that its metadata names; as in the accounting, it is one of its own, too.
+    in_tar = pc.binary_join_element_wise(pa.scalar(tar.path), _plain(tar, table.column("key")), "/")
+    columns = (("key", table.column("key")), ("source", table.column("source")), ("source", in_tar))
+    for name, column in columns:
         indices = [index for index, removal in enumerate(removals) if getattr(removal, name) is not None]
         values = pa.array([getattr(removals[index], name) for index in indices], pa.string())
-        found_n = pc.fill_null(pc.index_in(table.column(name), value_set=values), -1).to_numpy()
+        found_n = pc.fill_null(pc.index_in(column, value_set=values), -1).to_numpy()
         usable_n = (found_n >= 0) & np.asarray(_usable(table)) & (place_n < 0)
         place_n[usable_n] = np.array(indices, np.int64)[found_n[usable_n]]
     return place_n
@@ -295,7 +298,7 @@ def _samples_accounting(
 
 
 def _energon(tars: Sequence[TarIndex], retained: Sequence[NDArray[np.bool_]]) -> Iterator[EnergonShard]:
-    columns = ["key", "offset", "size", "members"]
+    columns = ["key", "offset", "size", "members", "split"]
     for tar, usable in zip(tars, retained, strict=True):
         table = tar.table
         in_tar = np.asarray(pc.greater(table.column("size"), 0))
@@ -308,7 +311,8 @@ def _energon(tars: Sequence[TarIndex], retained: Sequence[NDArray[np.bool_]]) ->
             pa.array([key not in used for key in samples.column("key").to_pylist()], pa.bool_())
         )
         excluded = _plain(tar, unused.column("key")).to_pylist()
-        yield EnergonShard(tar.path, tar.sha256, len(samples), rows, indices, "train", excluded)
+        split = rows.column("split")[0].as_py() if len(rows) else "train"
+        yield EnergonShard(tar.path, tar.sha256, len(samples), rows, indices, split, excluded)
 
 
 def _plain(tar: TarIndex, key: Any) -> Any:

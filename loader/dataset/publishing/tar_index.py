@@ -31,6 +31,9 @@ class TarIndex:
         sha256: checksum of the whole tar.
         damage: damages of the tar itself, one sentence each.
         probe: version of the code that made the pass.
+        fields: choice of the fields of its samples' metadata that the table holds.
+        left_out: reasons, number and first one of the fields that it does not hold.
+        names: names of fields of its samples' metadata, at most some hundreds.
         rows: number of its samples.
         read: function that reads the columns ``TAR_TABLE``; samples with a missing end have size 0.
         qualified: True if the keys in ``table`` are prefixed by the tar's path; they never are in the file.
@@ -45,13 +48,37 @@ class TarIndex:
     rows: int
     read: Callable[[], pa.Table]
     qualified: bool = False
+    fields: str = ""
+    left_out: tuple[tuple[str, int, str], ...] = ()
+    names: tuple[str, ...] = ()
 
     @staticmethod
     def of(
-        path: str, size: int, version: str, sha256: str, damage: tuple[str, ...], probe: int, table: pa.Table
+        path: str,
+        size: int,
+        version: str,
+        sha256: str,
+        damage: tuple[str, ...],
+        probe: int,
+        table: pa.Table,
+        fields: str = "",
+        left_out: tuple[tuple[str, int, str], ...] = (),
+        names: tuple[str, ...] = (),
     ) -> "TarIndex":
         """Return the result with a table in memory."""
-        return TarIndex(path, size, version, sha256, damage, probe, len(table), lambda: table)
+        return TarIndex(
+            path,
+            size,
+            version,
+            sha256,
+            damage,
+            probe,
+            len(table),
+            lambda: table,
+            fields=fields,
+            left_out=left_out,
+            names=names,
+        )
 
     @property
     def table(self) -> pa.Table:
@@ -64,7 +91,7 @@ class TarIndex:
 
     def to_bytes(self) -> bytes:
         """Return the content as a parquet file."""
-        names = ("path", "size", "version", "sha256", "damage", "probe")
+        names = ("path", "size", "version", "sha256", "damage", "probe", "fields", "left_out", "names")
         facts = json.dumps({name: getattr(self, name) for name in names})
         return to_parquet(self.table.replace_schema_metadata({_FACTS: facts}))
 
@@ -77,8 +104,12 @@ class TarIndex:
             table = table.replace_schema_metadata(None)
             if not table.schema.equals(TAR_TABLE):
                 return None
-            return TarIndex.of(**{**facts, "damage": tuple(facts["damage"])}, table=table)
-        except (pa.ArrowException, OSError, ValueError, KeyError, TypeError):
+            facts |= {name: tuple(facts.get(name, ())) for name in ("damage", "names")}
+            counted = [
+                (str(reason), int(count), str(first)) for reason, count, first in facts.get("left_out", ())
+            ]
+            return TarIndex.of(**{**facts, "left_out": tuple(counted)}, table=table)
+        except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
 
     @property

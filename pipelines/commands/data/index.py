@@ -34,6 +34,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--workers", type=int, metavar="N", help="number of processes (default: one per processor)"
     )
     parser.add_argument("--out", metavar="URI", help="place of the index (default: beside the tars)")
+    parser.add_argument(
+        "--fields",
+        metavar="CHOICE",
+        help="fields of .json to keep: all, none, or NAME=json.FIELD separated by commas, with or without all"
+        " (default: those of the index that is there, else all)",
+    )
     add_storage_arguments(parser)
 
 
@@ -45,7 +51,9 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError(f"--workers {options.workers} works on nothing; give 1 or more")
     config = storage_config(options)
     with _progress() as progress:
-        done = index_tars(options.uri, options.out, options.shards, options.workers, config, progress)
+        done = index_tars(
+            options.uri, options.out, options.shards, options.workers, config, progress, options.fields
+        )
     for note in done.notes[:MAX_NOTES]:
         stderr().print(f"note: {note}", markup=False, soft_wrap=True)
     if len(done.notes) > MAX_NOTES:

@@ -124,6 +124,7 @@ def test_a_key_that_comes_twice_in_a_tar_and_a_missing_caption_are_told(tmp_path
     assert [note.split(",")[0].split(" and ")[0] for note in notes] == [
         "left out: 1 sample repeats a key of its own tar; accounting.parquet names them",
         "1 sample has a .txt or .json",
+        "1 field of .json or .cls left out (a list)",
     ]
     assert "c of x.tar" in notes[1]
     assert [source.split(" at ")[0] for source in failed(tmp_path)] == ["x.tar/a"]
