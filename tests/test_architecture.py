@@ -35,6 +35,7 @@ CONTRACT = (
     "reelweave.loader.text",
     "reelweave.loader.pretrained",
     "reelweave.loader.base.processors",
+    "reelweave.loader.base.operations",
 )
 WHOLE = "reelweave.train.config.run"
 DOORS = (

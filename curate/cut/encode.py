@@ -16,6 +16,7 @@ from reelweave.curate.cut.clip import CutError
 from reelweave.curate.cut.config import CutConfig
 from reelweave.curate.cut.mp4 import HEVC_TAG, Mp4
 from reelweave.curate.frames.picture import Geometry
+from reelweave.loader.base.operations import charged
 from reelweave.loader.dataset.colour import hdr
 from reelweave.loader.dataset.colour.light import Light
 from reelweave.loader.dataset.colour.sdr import is_hdr
@@ -43,6 +44,7 @@ class ClipEncoder:
         CutError: The encoder cannot be opened.
     """
 
+    @charged("encode")
     def __init__(
         self, codec: str, size: Geometry, rate: Fraction, config: CutConfig, max_bytes: float = math.inf
     ) -> None:
@@ -64,6 +66,7 @@ class ClipEncoder:
         self._codec, self._stream, self._written, self._deep = codec, stream, 0, size.bits > 8
         self._left_bytes = max_bytes
 
+    @charged("encode")
     def show(self, picture: VideoFrame, times: int) -> None:
         """Encode one picture for the next ``times`` frames of the clip; the picture's fields are restored.
 
@@ -95,6 +98,7 @@ class ClipEncoder:
         finally:
             picture.pts, picture.time_base, picture.pict_type = before
 
+    @charged("encode")
     def finish(self) -> bytes:
         """Return the MP4 file, with its index last.
 

@@ -15,6 +15,8 @@ from av.container import InputContainer, OutputContainer
 from av.packet import Packet
 from av.stream import Stream
 
+from reelweave.loader.base.operations import charged
+
 HEVC_TAG = "hvc1"
 """Sample entry of HEVC with its parameter sets in the index; players of Apple read no other."""
 
@@ -65,6 +67,7 @@ def read(data: bytes) -> Iterator[InputContainer]:
         yield container
 
 
+@charged("sound")
 def merge(picture: bytes, sound: bytes) -> bytes:
     """Return one file of the video stream of ``picture`` and the audio stream of ``sound``, packets unchanged."""
     with read(picture) as video, read(sound) as audio:

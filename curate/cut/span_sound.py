@@ -14,6 +14,7 @@ from reelweave.curate.frames.container.stream_choice import SoundChoice
 from reelweave.curate.frames.frame_times import FrameTimes
 from reelweave.curate.frames.sound_clock import SoundClock
 from reelweave.curate.shots.spans import Span
+from reelweave.loader.base.operations import charged
 
 _UNKNOWN = "the clock of its pictures steps back or jumps before it, and that of its sound does not"
 _SKEW_S = 5  # maximum distance of sound behind its pictures in a file
@@ -51,6 +52,7 @@ class SpanSound:
         start_s = self._start_s(span)
         return self._pts((self._begin_s(span) if start_s is None else start_s) - READ_BEFORE_S)
 
+    @charged("sound")
     def of(self, span: Span, duration_s: Fraction) -> Sound:
         """Return the sound of a span whose clip lasts so long."""
         stream, start_s = self._stream, self._start_s(span)

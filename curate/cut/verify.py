@@ -19,6 +19,7 @@ from reelweave.curate.cut.mp4 import read
 from reelweave.curate.filters.sample import Floats
 from reelweave.curate.filters.sound import LoudnessMeter
 from reelweave.curate.frames.picture import Geometry
+from reelweave.loader.base.operations import charged
 from reelweave.loader.errors import refuse_shortage
 
 
@@ -26,6 +27,7 @@ class DamagedSoundError(CutError):
     """Reason why the sound track of a clip does not decode."""
 
 
+@charged("verify")
 def verify(
     data: bytes,
     frames: int,
@@ -89,6 +91,7 @@ def _begins_in_time(packets: list[Packet[Stream]]) -> bool:
     return bool(heard) and (heard[0].pts or 0) <= (heard[0].duration or 0)
 
 
+@charged("sound")
 def _loudness(stream: AudioStream, packets: list[Packet[Stream]]) -> Floats:
     """Decode a sound track and return its loudness; an error in any packet raises."""
     meter = LoudnessMeter()

@@ -16,6 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from reelweave.loader.base.operations import charged
+
 WIDTH, HEIGHT = 48, 27
 PICTURES_PER_S = 8.0
 ARRAY = ".fingerprint8"
@@ -227,6 +229,7 @@ def _coarse(pictures: NDArray[np.uint8]) -> Floats:
     return np.asarray(flat / np.maximum(np.linalg.norm(flat, axis=1, keepdims=True), _FLOOR))
 
 
+@charged("fingerprints")
 def print_picture(picture: NDArray[np.uint8]) -> PrintPictures:
     """Return a picture of a fingerprint, uint8 [HEIGHT, WIDTH]: grey, without bars, from uint8 [h, w, 3] RGB."""
     luma = (picture.astype(np.float32) @ np.array([0.299, 0.587, 0.114], np.float32)).astype(np.uint8)

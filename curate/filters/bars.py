@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reelweave.curate.filters.sample import ClipSample
+from reelweave.loader.base.operations import charged
 
 _TOLERANCE = 14  # noise of a uniform border, levels per channel
 _PURE, _MOSTLY, _INSIDE = (
@@ -30,6 +31,7 @@ class Bars:
     right: int = 0
 
 
+@charged("scores: bars")
 def find_bars(pictures: NDArray[np.uint8]) -> Bars:
     """Find uniform borders of one colour that stay for the whole time and end in a straight seam.
 

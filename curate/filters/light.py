@@ -4,6 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reelweave.curate.filters.sample import ClipSample, Floats
+from reelweave.loader.base.operations import charged
 
 _DARK, _BRIGHT = 25, 230
 _ALL = 0.98
@@ -20,6 +21,7 @@ _CRUSHED, _CLIPPED = 4, 251  # limits of full black and white, which codecs and 
 _STEP = 2  # sampling step of histograms, rows and columns
 
 
+@charged("scores: light")
 def light_scores(sample: ClipSample) -> dict[str, float]:
     """Return the scores of light and colour, from pictures without bars.
 

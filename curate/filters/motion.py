@@ -4,11 +4,13 @@ import numpy as np
 
 from reelweave.curate.filters.flow import flow
 from reelweave.curate.filters.sample import ClipSample
+from reelweave.loader.base.operations import charged
 
 CODEC, FLOW, VECTORS_MISSING = 0.0, 1.0, 2.0
 """Values of ``motion_source``."""
 
 
+@charged("scores: motion")
 def motion_scores(sample: ClipSample) -> dict[str, float]:
     """Return the mean motion, and the mean motion relative to the camera, in picture diagonals per second.
 

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from reelweave.curate.filters.config import ScoreConfig
 from reelweave.curate.filters.sample import ReadText
+from reelweave.loader.base.operations import charged
 from reelweave.loader.errors import UsageError
 
 Polygon = NDArray[np.float64]
@@ -75,6 +76,7 @@ class TextMeter:
         self.pictures = 0
         self._lines: list[tuple[float, ...]] = []
 
+    @charged("scores: text by OCR")
     def push(self, picture: NDArray[np.uint8], times: int = 1) -> None:
         """Read a picture, uint8 [h, w, 3] RGB, that counts so many times."""
         height, width = picture.shape[:2]

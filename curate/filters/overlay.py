@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reelweave.curate.filters.sample import ClipSample, Floats
+from reelweave.loader.base.operations import charged
 
 _EDGE = 24  # minimum step between neighbouring pixels, grey levels
 _STAYS_S = 1.5  # minimum duration of readable text
@@ -33,6 +34,7 @@ _MAX_STILL = 0.2  # share of lasting edges above which the camera is still and m
 Edges = NDArray[np.int16]
 
 
+@charged("scores: overlays")
 def overlay_scores(sample: ClipSample) -> dict[str, float]:
     """Return the scores of overlays, from pictures without bars.
 

@@ -3,12 +3,14 @@
 import numpy as np
 
 from reelweave.curate.filters.sample import ClipSample, Floats
+from reelweave.loader.base.operations import charged
 
 # Grey levels: rounding and coding noise of a picture without detail has a mean absolute Laplacian of 0.9 to 1.5.
 _NOISE = 1.2
 _FLOOR = 0.5  # grey levels: keeps the noise of a flat picture at half size from counting as coarse detail
 
 
+@charged("scores: sharpness")
 def sharpness_scores(sample: ClipSample) -> dict[str, float]:
     """Return ``sharpness``: the mean absolute Laplacian of a picture over that at half size, for the median picture.
 

@@ -9,6 +9,7 @@ from av.audio.frame import AudioFrame
 from numpy.typing import NDArray
 
 from reelweave.curate.filters.sample import ClipSample, Floats
+from reelweave.loader.base.operations import charged
 from reelweave.loader.errors import refuse_shortage
 
 WINDOW_S = 0.1
@@ -97,6 +98,7 @@ class LoudnessMeter:
         return np.asarray(10 * np.log10(np.maximum(powers, floor)), np.float32).reshape(-1)
 
 
+@charged("scores: sound")
 def sound_scores(sample: ClipSample) -> dict[str, float]:
     """Return the scores of the sound track; none where it was not measured.
 

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from reelweave.curate.filters.light import STANDS_OUT, SUBJECT
 from reelweave.curate.filters.sample import ClipSample, Floats
+from reelweave.loader.base.operations import charged
 
 _TILE_PX = 16
 _STILL = 2.0
@@ -20,6 +21,7 @@ _REPEATED = 0.02  # maximum coding noise of a repeated frame at 64x36, grey leve
 _NEW_SLIDE = 8.0  # minimum mean difference of two slides, grey levels
 
 
+@charged("scores: still pictures")
 def still_scores(sample: ClipSample) -> dict[str, float]:
     """Return the scores of stillness and flicker.
 

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from reelweave.curate.filters.bars import Bars, find_bars
 from reelweave.curate.filters.sample import Floats
+from reelweave.loader.base.operations import charged
 
 VECTOR_CODECS = frozenset(
     {
@@ -69,6 +70,7 @@ class MotionMeter:
         self._since_reference = 1
         self._predicted = 0
 
+    @charged("scores: motion")
     def push(self, frame: VideoFrame, since_s: float) -> None:
         """Process the next frame of the span, from a decoder that exports motion vectors.
 

@@ -9,6 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from reelweave.loader.base.operations import charged
+
 PICTURE = (64, 36)
 """(width, height) of the embedded pictures."""
 
@@ -58,6 +60,7 @@ def pool(descriptors: NDArray[np.floating]) -> Floats:
     return np.asarray(mean / max(float(np.linalg.norm(mean)), 1e-6), np.float32)
 
 
+@charged("fingerprints")
 def embed_pictures(pictures: NDArray[np.uint8]) -> NDArray[np.float16]:
     """Embed a clip from pictures uint8 [n, h, w, 3] of any size; float16 [DIMENSIONS], unit length."""
     small = [

@@ -22,6 +22,7 @@ from av.video.stream import VideoStream
 
 from reelweave.curate.frames.probe import ProbeConfig, check_size
 from reelweave.curate.frames.source import SourceError
+from reelweave.loader.base.operations import charged
 from reelweave.loader.dataset.colour import hdr
 from reelweave.loader.dataset.colour.chain import Chain
 from reelweave.loader.dataset.colour.light import Light, light_of
@@ -116,6 +117,7 @@ class Finisher:
         self._shaped, self._sdr = Chain(), SdrConverter()
         self._turn, self._rotation = Orientation(), 0
 
+    @charged("convert")
     def finish(self, frame: VideoFrame) -> VideoFrame:
         """Return the finished picture of a decoded frame; time stamps are left to the caller."""
         # A frame whose side data was read is freed only by the garbage collector.

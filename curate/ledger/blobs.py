@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from reelweave.curate.ledger.files import LEDGER, TABLE, delete_many, identity_of, intact, read_many
 from reelweave.curate.ledger.npz import read_npz
+from reelweave.loader.base.operations import charged
 from reelweave.loader.dataset.tables.parquet import from_parquet, to_parquet
 from reelweave.loader.storage.base import Storage
 
@@ -25,6 +26,7 @@ class LedgerBlobs:
 
     storage: Storage
 
+    @charged("write")
     def write_clip(self, clip_id: str, data: bytes) -> None:
         self.storage.write(_clip_path(clip_id), data)
 
@@ -44,6 +46,7 @@ class LedgerBlobs:
         """Remove staged clips; those that are gone already are no error."""
         delete_many(self.storage, map(_clip_path, clip_ids))
 
+    @charged("write")
     def write_arrays(self, name: str, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Write arrays beside an entry, under a name of their own."""
         buffer = io.BytesIO()

@@ -123,6 +123,7 @@ class SourceSummary:
         pixel_s: Pixels of a frame times the duration in seconds.
         seconds: Wall time of the pass.
         measured: Versions of the scores in `reelweave.curate.filters.measure.ADDED` that the clips were measured for.
+        operation_s: Processor seconds of the pass by operation.
     """
 
     records: tuple[Record, ...]
@@ -131,6 +132,7 @@ class SourceSummary:
     pixel_s: float | None = None
     seconds: float | None = None
     measured: dict[str, int] | None = None
+    operation_s: dict[str, float] | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from reelweave.curate.caption.types import CAPTIONS
 from reelweave.curate.config import RunConfig
 from reelweave.curate.dedup.fingerprint import Match
 from reelweave.curate.ledger.notes import RUN
-from reelweave.curate.ledger.records import clip_result, source_summary
+from reelweave.curate.ledger.records import SourceSummary, clip_result, source_summary
 from reelweave.curate.run.clip_arrays import FingerprintPlace
 from reelweave.curate.run.outlook.measuring import measure_tasks
 from reelweave.curate.run.runners.await_cluster import await_cluster
@@ -63,6 +63,8 @@ class Driver:
         self._started: Startable | None = None
         self._cut: Progress | None = None
         self._made: Counter[str] = Counter()  # clips by stage over clips
+        self._operation_s: Counter[str] = Counter()  # processor seconds of passes over sources
+        self._film_s = 0.0  # length of these sources
         self._meters: list[Meter | ClipMeter] = []
         self._note_fault: tuple[str, ...] = ()
 
@@ -78,6 +80,7 @@ class Driver:
         if seconds := self.seconds():
             note = {"wall_s": time.monotonic() - began, "worker_seconds": seconds, "notes": notes}
             note |= {"plans": plan_notes(self._passes), "seconds_per_clip": self._seconds_per_clip(seconds)}
+            note |= {"operation_s": dict(self._operation_s), "film_s": self._film_s}
             try:
                 self._inputs.ledger.notes.write(RUN, note)
             except RunError as error:  # only the report reads it
@@ -131,6 +134,11 @@ class Driver:
         """Return the seconds that all workers of this run spent, by stage."""
         return total_seconds(self._passes)
 
+    def _add_cost(self, summary: SourceSummary) -> None:
+        if summary.operation_s:
+            self._operation_s.update(summary.operation_s)
+            self._film_s += max(record.end_s or 0.0 for record in summary.records)
+
     def gpu_seconds(self) -> float:
         """Return the seconds that stages over clips held a GPU."""
         shares = {stage.name: stage.gpus for stage in self._clip_pipeline(self._inputs.stages)}
@@ -183,6 +191,7 @@ class Driver:
                 self._undone.note_success()
                 state.todo.close_source(task.uri, task.summary)
                 meter.mark_done(task.uri, task.summary)
+                self._add_cost(task.summary)
             elif isinstance(task, WaitingSource):
                 waiting.append(task)
             elif isinstance(task, DonePart):

@@ -26,6 +26,7 @@ from reelweave.curate.shots.transnet import (
     transitions,
 )
 from reelweave.curate.shots.types import Candidate, Transition, overlap
+from reelweave.loader.base.operations import charged
 from reelweave.loader.settings import Settings
 
 _BATCH = 16  # frames between two collections of nominations
@@ -89,6 +90,7 @@ class HybridDetector:
         """(width, height) of the frames for `push`."""
         return self._colour.analysis_size
 
+    @charged("shots: detector")
     def push(self, frame: NDArray[np.uint8]) -> None:
         """Process the next frame in display order, [36, 64, 3] RGB."""
         self._colour.push(frame)
@@ -97,6 +99,7 @@ class HybridDetector:
         if self._end % _BATCH == 0:
             self._decide(self._colour.take_doubtful())
 
+    @charged("shots: detector")
     def finish(self) -> list[Transition]:
         """Return all transitions, sorted and disjoint."""
         sure = self._colour.finish()

@@ -5,6 +5,8 @@ from av.video.frame import VideoFrame
 from av.video.reformatter import VideoReformatter
 from numpy.typing import NDArray
 
+from reelweave.loader.base.operations import charged
+
 
 class Scaler:
     """Scaler of frames to one size, ignoring their aspect; keep one per source.
@@ -19,6 +21,7 @@ class Scaler:
         self._width, self._height = size
         self._reformatter = VideoReformatter()
 
+    @charged("shots: small pictures")
     def __call__(self, frame: VideoFrame) -> NDArray[np.uint8]:
         """Scale a frame to [height, width, 3] RGB, each pixel the mean of its area."""
         small = self._reformatter.reformat(

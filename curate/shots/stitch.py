@@ -15,6 +15,7 @@ from pydantic import Field
 
 from reelweave.curate.frames.perceptual import describe
 from reelweave.curate.shots.types import Transition
+from reelweave.loader.base.operations import charged
 from reelweave.loader.settings import Settings
 
 _FACING = 3
@@ -82,6 +83,7 @@ class SampleEmbeddings:
     def __post_init__(self) -> None:
         self._step = max(1, round(self.fps / self.config.samples_per_s))
 
+    @charged("shots: stitch")
     def push(self, frame_index: int, picture: NDArray[np.uint8]) -> None:
         """Process the next frame in display order, uint8 [36, 64, 3] RGB; most are skipped."""
         if self.config.enabled and frame_index % self._step == 0:

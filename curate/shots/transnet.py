@@ -13,6 +13,7 @@ from pydantic import Field
 
 from reelweave.curate.models.device import Device, pick_device
 from reelweave.curate.shots.types import Transition
+from reelweave.loader.base.operations import charged
 from reelweave.loader.errors import UsageError
 from reelweave.loader.settings import Settings
 
@@ -66,6 +67,7 @@ class TransNetDetector:
         """(width, height) of the frames for `push`."""
         return WIDTH, HEIGHT
 
+    @charged("shots: detector")
     def push(self, frame: NDArray[np.uint8]) -> None:
         """Process the next frame in display order, [27, 48, 3] RGB."""
         if not self._frames:
@@ -73,6 +75,7 @@ class TransNetDetector:
         self._frames += 1
         self._see(frame)
 
+    @charged("shots: detector")
     def finish(self) -> list[Transition]:
         """Return all transitions, sorted and disjoint."""
         while len(self._probabilities) < 2 * self._frames:

@@ -43,6 +43,7 @@ from reelweave.curate.source_pass.scan import Scan, scan
 from reelweave.curate.source_pass.source_file import sha256_of, watch_change
 from reelweave.curate.sources.inputs import SourceRef
 from reelweave.curate.takedown.takedown import TakeDowns, empty_record
+from reelweave.loader.base.operations import measure_operations
 from reelweave.loader.errors import MachineError, UsageError
 from reelweave.loader.storage import Storage, StorageConfig, open_object
 from reelweave.loader.storage.steady import whole_reads
@@ -161,14 +162,13 @@ class CutSource:
             return failed_source(source, *fault_of(error))
 
     def _cut(self, source: SourceRef, file: BinaryIO) -> SourceSummary:
-        began_s = time.process_time()
-        with scan(file, self.config, source.segments) as scanned:
+        with measure_operations() as operation_s, scan(file, self.config, source.segments) as scanned:
             records = tuple(self._clips(source, file, scanned))
         tags = tags_of(scanned.probe)
         duration_s = float(scanned.timeline.times_s[-1])
-        cpu_s = time.process_time() - began_s
         pixel_s = scanned.size.width * scanned.size.height * duration_s
-        return SourceSummary(records, cpu_s, tags, pixel_s, measured=dict(ADDED) or None)
+        cpu_s, measured = sum(operation_s.values()), dict(ADDED) or None
+        return SourceSummary(records, cpu_s, tags, pixel_s, measured=measured, operation_s=operation_s)
 
     def _clips(self, source: SourceRef, file: BinaryIO, scanned: Scan) -> Iterator[Record]:
         # A clock that breaks promises nothing.

@@ -28,6 +28,7 @@ from reelweave.curate.filters import (
 from reelweave.curate.filters.ocr import READ_LONG_SIDE_PX, READ_PER_S, TextMeter
 from reelweave.curate.filters.sample import ReadText
 from reelweave.curate.frames.picture import Geometry
+from reelweave.loader.base.operations import charged
 from reelweave.loader.dataset.colour.sdr import SdrConverter
 
 _LUMA = np.array([0.299, 0.587, 0.114], np.float32)
@@ -59,6 +60,7 @@ class FrameStats:
         stats._luma, stats._steps = luma, steps
         return stats
 
+    @charged("scores: pictures")
     def push(self, picture: NDArray[np.uint8]) -> None:
         """Take the next shown frame, uint8 [36, 64, 3] RGB; the picture is kept for a while."""
         self._waiting.append(picture)
@@ -178,6 +180,7 @@ class PictureCollector:
         self._times_s: list[float] = []
         self._print: list[PrintPictures] = []
 
+    @charged("scores: pictures")
     def push(self, since_s: float, held_s: float, decoded: VideoFrame, finished: VideoFrame) -> None:
         """Take the next frame of the clip, as decoded and as encoded.
 

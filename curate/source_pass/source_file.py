@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import BinaryIO
 
+from reelweave.loader.base.operations import charged
 from reelweave.loader.errors import MachineError
 
 _HASH_BLOCK_BYTES = 1 << 20
@@ -36,6 +37,7 @@ def watch_change(file: BinaryIO) -> Iterator[None]:
         raise MachineError("changed while it was read")
 
 
+@charged("hash")
 def sha256_of(file: BinaryIO) -> str:
     """Return the hex digest of a file's bytes."""
     digest = hashlib.sha256()

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from reelweave.curate.cut.crop.crop import SIDES, Crop
 from reelweave.curate.frames.picture import Geometry
+from reelweave.loader.base.operations import charged
 from reelweave.loader.dataset.tars.orientation import Orientation, orientation_of
 
 _PER_S = 4  # measured frames
@@ -93,6 +94,7 @@ class BarMeter:
         meter._edges.extend(notes.edges.ravel().tolist())
         return meter
 
+    @charged("bars")
     def push(self, frame: VideoFrame) -> None:
         """Take the next decoded frame."""
         interval = self._interval_of(frame.pts)

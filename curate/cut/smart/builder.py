@@ -28,6 +28,7 @@ from reelweave.curate.cut.smart.file import write
 from reelweave.curate.cut.smart.packets import SmartPackets
 from reelweave.curate.cut.smart.plan import Plan, Seams, Segment
 from reelweave.curate.frames.picture import Geometry
+from reelweave.loader.base.operations import charged
 
 
 class SmartClip:
@@ -47,6 +48,7 @@ class SmartClip:
         plan: Plan of the clip, once it is finished.
     """
 
+    @charged("encode")
     def __init__(
         self,
         stream: VideoStream,
@@ -82,6 +84,7 @@ class SmartClip:
         self._expected: dict[int, Expected | None] = {}
         self.plan: Plan | None = None
 
+    @charged("encode")
     def show(self, picture: VideoFrame, times: int) -> None:
         """Take the next finished picture of the clip, which is shown so many times.
 
@@ -99,6 +102,7 @@ class SmartClip:
         """Number of the first packet that undecided frames may need; see `Seams.needed`."""
         return self._seams.needed
 
+    @charged("encode")
     def finish(self) -> bytes:
         """Return the MP4 file, with its index last.
 

@@ -30,6 +30,7 @@ from reelweave.curate.frames.interlace import FieldOrder, deinterlace, fields_fa
 from reelweave.curate.frames.picture import Shape, ShapeMeter
 from reelweave.curate.frames.probe import ProbeConfig, check_frame, check_size, too_long
 from reelweave.curate.frames.source import SourceError
+from reelweave.loader.base.operations import charged
 from reelweave.loader.dataset.colour.chain import Chain
 from reelweave.loader.dataset.colour.transparency import OverBlack
 from reelweave.loader.dataset.samples.frames.lasting_turn import LastingTurn
@@ -193,6 +194,7 @@ class Decoder:
                 yield frame
             began_s = time.thread_time()
 
+    @charged("decode")
     def _packets(self) -> Iterator[list[VideoFrame]]:
         """Yield the frames that each packet releases."""
         try:

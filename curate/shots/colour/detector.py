@@ -20,6 +20,7 @@ from reelweave.curate.shots.colour.mixture import holds_mixture
 from reelweave.curate.shots.colour.probabilities import CUT_REACH, GRADUAL_REACH, TransitionProbabilities
 from reelweave.curate.shots.colour.steady import leads_between_still_pictures
 from reelweave.curate.shots.types import Candidate, CandidateKind, KnownTransitions, Transition, overlap
+from reelweave.loader.base.operations import charged
 from reelweave.loader.settings import Settings
 
 _Found = TypeVar("_Found")
@@ -144,6 +145,7 @@ class ColourDetector:
         """(width, height) of the frames for `push`."""
         return WIDTH, HEIGHT
 
+    @charged("shots: detector")
     def push(self, frame: NDArray[np.uint8]) -> None:
         """Process the next frame in display order, [36, 64, 3] RGB."""
         self._batch[self._waiting] = frame
@@ -152,6 +154,7 @@ class ColourDetector:
             self._take_in()
             self._judge(self._history.end - CUT_REACH, self._history.end - GRADUAL_REACH)
 
+    @charged("shots: detector")
     def finish(self) -> list[Transition]:
         """Return all transitions, sorted and disjoint."""
         if self._waiting:

@@ -39,6 +39,7 @@ from reelweave.curate.source_pass.source_file import file_state
 from reelweave.curate.source_pass.tasks import PartStep, PartTask
 from reelweave.curate.sources.inputs import SourceRef
 from reelweave.curate.sources.segments import overlap
+from reelweave.loader.base.operations import measure_operations, sum_operations
 from reelweave.loader.errors import MachineError, ObjectError, UsageError
 from reelweave.loader.storage import open_object
 from reelweave.loader.storage.remote.retry import counted_retries
@@ -196,6 +197,7 @@ class SplitCut:
             merged.size.width * merged.size.height * float(merged.timeline.times_s[-1]),
             sum(note.seconds for note in notes),
             dict(ADDED) or None,
+            dict(sum_operations(note.operation_s for note in notes)),
         )
         return SplitOutcome(summary, in_parts=True)
 
@@ -209,7 +211,7 @@ class SplitCut:
         """Do a step and record its end; return why the source has to stay whole, or None."""
         # What the part is called: in progress notes, and in errors.
         store, part_index = self._store(source, part.count), part.number
-        began, began_s = time.monotonic(), time.process_time()
+        began = time.monotonic()
         label = f"{step} of part {part_index + 1} of {part.count}" if step != JOIN else "parts joined"
         identity = f"{source_id(source)}-{step}-{part_index}"
         try:
@@ -219,7 +221,7 @@ class SplitCut:
                 noting = note_progress(
                     file, self.cut.ledger, identity, source.uri, size, part=label, begin=part_index * size
                 )
-                with noting as watched:
+                with noting as watched, measure_operations() as operation_s:
                     note_values, arrays = function(watched, source, part)
                 if file_state(file) is not None and _texts(file_state(file)) != state:
                     raise SourceError("changed while it was read")
@@ -229,8 +231,9 @@ class SplitCut:
             return fault
         # A whole step is noted with its cost, so that a later run goes on behind it.
         spent = StepNote(
-            cpu_s=time.process_time() - began_s,
+            cpu_s=sum(operation_s.values()),
             seconds=time.monotonic() - began,
+            operation_s=operation_s,
             file=state,
             found=note_values,
         )

@@ -34,6 +34,7 @@ class StepNote:
         cpu_s: Processor seconds.
         seconds: Wall time.
         file: State of the source's file meanwhile.
+        operation_s: Processor seconds by operation.
         found: Other results of the step, as JSON values.
     """
 
@@ -41,6 +42,7 @@ class StepNote:
     lost: str | None = None
     cpu_s: float = 0.0
     seconds: float = 0.0
+    operation_s: dict[str, float] = field(default_factory=dict)
     file: tuple[str, ...] = ()
     found: dict[str, Any] = field(default_factory=dict)
 

@@ -38,6 +38,23 @@ class StageFacts:
 
 
 @dataclass(frozen=True)
+class OperationFacts:
+    """Processor time that one operation of the passes over sources took.
+
+    Attributes:
+        operation: its name.
+        core_s: processor seconds.
+        share: share of those of all operations.
+        core_s_per_hour: processor seconds for an hour of film; None where the length is not known.
+    """
+
+    operation: str
+    core_s: float
+    share: float
+    core_s_per_hour: float | None
+
+
+@dataclass(frozen=True)
 class ForecastFacts:
     """A forecast beside what came of it."""
 
@@ -60,6 +77,8 @@ class RunFacts:
         plans: speed and workers of each pass.
         slowest: slowest sources and their seconds.
         forecast: what was expected, and came.
+        operations: what the passes over sources took, the dearest first.
+        film_s: length of these sources, seconds.
     """
 
     wall_s: float | None
@@ -67,6 +86,13 @@ class RunFacts:
     plans: list[PlanNote]
     slowest: list[tuple[str, float]]
     forecast: list[ForecastFacts]
+    operations: list[OperationFacts]
+    film_s: float
+
+    @property
+    def core_s(self) -> float:
+        """Processor seconds of the passes over sources."""
+        return sum(facts.core_s for facts in self.operations)
 
     def to_json(self) -> dict[str, Any]:
         """Return the facts as JSON values."""
@@ -76,6 +102,8 @@ class RunFacts:
             "plans": [plan.model_dump() for plan in self.plans],
             "slowest": [{"source": source, "seconds": seconds} for source, seconds in self.slowest],
             "forecast": [facts.to_json() for facts in self.forecast],
+            "operations": [asdict(facts) for facts in self.operations],
+            "film_s": self.film_s,
         }
 
 
@@ -103,7 +131,18 @@ def run_facts(dataset: Dataset) -> RunFacts:
         run.plans,
         read_note(dataset, "status", StatusNote).slowest,
         [ForecastFacts(name, note, actual) for name, note, actual in expected if note is not None],
+        _operations(run),
+        run.film_s,
     )
+
+
+def _operations(run: RunNote) -> list[OperationFacts]:
+    total, hours = sum(run.operation_s.values()), run.film_s / 3600
+    dearest_first = sorted(run.operation_s.items(), key=lambda item: -item[1])
+    return [
+        OperationFacts(name, core_s, core_s / total if total else 0.0, core_s / hours if hours else None)
+        for name, core_s in dearest_first
+    ]
 
 
 def dataset_notes(dataset: Dataset) -> list[str]:

@@ -26,6 +26,8 @@ class RunNote(BaseModel, frozen=True):
     worker_seconds: dict[str, FiniteFloat] = {}
     plans: list[PlanNote] = []
     notes: list[str] = []
+    operation_s: dict[str, FiniteFloat] = {}
+    film_s: FiniteFloat = 0.0
 
 
 class StatusNote(BaseModel, frozen=True):
