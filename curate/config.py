@@ -137,7 +137,7 @@ class SourceStageConfig(BaseModel, frozen=True, extra="forbid"):
             the ledger notices.
     """
 
-    REVISION: ClassVar = 95
+    REVISION: ClassVar = 96
 
     probe: ProbeConfig = ProbeConfig()
     shots: ShotConfig = ShotConfig()

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, MutableSequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from reelweave.curate.frames.clocks.packet_stamps import mended_stamps
 from reelweave.curate.frames.clocks.rates import FLEETING_S
+from reelweave.curate.frames.clocks.sound_stamps import SoundStamps
 from reelweave.curate.frames.decode.hidden_packets import HiddenPackets
 from reelweave.curate.frames.decode.repeated_packets import RepeatedPackets
 from reelweave.curate.frames.frame_times import FrameTimes
@@ -38,33 +39,9 @@ _MOST_STEPS = 0.02  # share of packets that step back above which stamps say not
 _NEAR_S = 5.0  # maximum distance of sound from its pictures in a file
 _COMPARED_S = 10.0  # file order before and after a step
 _AGREES, _AGREES_S = 0.4, 1.0  # share of a step, and seconds, by which the order of the file may differ
-_APART, _APART_S = 0.02, 1.0
-"""Share of a film, and seconds, by which its sound may end before or behind its pictures."""
 _ENDS, _ENDS_S = 0.25, 0.5  # share of a step, and seconds, by which sound and pictures may end apart
 
-ENDS_BEFORE = "the sound of its source ends before the pictures"
-ENDS_BEHIND = "the sound of its source goes on behind the pictures, which clips leave out"
-
 Seconds = NDArray[np.float64]
-
-
-@dataclass
-class SoundStamps:
-    """Stamps of a source's sound in the order of the file; packets without a stamp do not count.
-
-    Attributes:
-        tick_s: Seconds per tick.
-        pts: Stamp of each packet in ticks.
-        durations: Duration of each packet in ticks, 0 where unknown.
-        pictures_before: Number of video packets before each packet.
-        pictures: Number of video packets.
-    """
-
-    tick_s: float
-    pts: MutableSequence[int] = field(default_factory=lambda: array("q"))
-    durations: MutableSequence[int] = field(default_factory=lambda: array("q"))
-    pictures_before: MutableSequence[int] = field(default_factory=lambda: array("q"))
-    pictures: int = 0
 
 
 class NotingDemuxer:
@@ -213,38 +190,6 @@ def _words_apart(sound_s: float, pictures_s: float) -> str:
         for name, step_s in steps
         if step_s > _SAID_S
     )
-
-
-def uneven_end(stamps: SoundStamps, line: FrameTimes, begin_s: float) -> str:
-    """Return words for sound that ends clearly before or behind its pictures, by stamps that need no repair.
-
-    Args:
-        stamps: Stamps of the sound, noted in a whole pass.
-        line: Timeline of the pictures.
-        begin_s: Stamp of the first frame in seconds.
-    """
-    ends_s = float(line.times_s[-1])
-    apart_s = max(_APART_S, _APART * ends_s)
-    if ends_s - heard_until_s(stamps, begin_s) > apart_s:
-        return ENDS_BEFORE
-    # A single wrong stamp lies far behind, too: what counts is how much sounds there.
-    begins_s = np.array(stamps.pts, np.float64) * stamps.tick_s - begin_s
-    lasting_s = np.array(stamps.durations, np.float64) * stamps.tick_s
-    lasting_s[lasting_s <= 0] = _usual_ticks(stamps) * stamps.tick_s
-    return ENDS_BEHIND if lasting_s[begins_s >= ends_s].sum() > apart_s else ""
-
-
-def heard_until_s(stamps: SoundStamps, begin_s: float) -> float:
-    """Return the end of the sound in seconds after a stamp, 0 without sound."""
-    if not len(stamps.pts):
-        return 0.0
-    # A last packet that does not say how long it lasts (WavPack in Matroska) lasts as long as the others.
-    last = stamps.durations[-1] or _usual_ticks(stamps)
-    return float((max(stamps.pts) + last) * stamps.tick_s - begin_s)
-
-
-def _usual_ticks(stamps: SoundStamps) -> int:
-    return int(np.median(np.diff(stamps.pts))) if len(stamps.pts) > 1 else 0
 
 
 def _picture_steps(line: FrameTimes) -> Iterator[_Step]:

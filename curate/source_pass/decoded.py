@@ -4,18 +4,20 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
+import numpy as np
+
 from reelweave.curate.config import SourceStageConfig
+from reelweave.curate.frames.clocks.sound_stamps import (
+    SoundStamps,
+    heard_until_s,
+    lacking_sound,
+    uneven_end,
+)
 from reelweave.curate.frames.frame_times import Damage, FrameTimes, Undecoded, timeline
 from reelweave.curate.frames.interlace import FieldOrder
 from reelweave.curate.frames.picture import Shape
 from reelweave.curate.frames.probe import Probe, too_long
-from reelweave.curate.frames.sound_clock import (
-    SoundClock,
-    SoundStamps,
-    heard_until_s,
-    repaired_sound,
-    uneven_end,
-)
+from reelweave.curate.frames.sound_clock import SoundClock, repaired_sound
 from reelweave.curate.frames.telecine import Pulldown, invert_pulldown
 from reelweave.curate.shots.spans import MISSING_MIN_S
 
@@ -138,10 +140,13 @@ class Decoded:
         return repaired_sound(self.sound, line, self._begin_s(line))
 
     def uneven_sound(self, line: FrameTimes) -> str:
-        """Return words for sound that ends before or behind its pictures; a clock that was repaired tells nothing."""
-        if not self.sound.tick_s or line.shifts_s is not None or line.undecoded is not None:
+        """Return words for sound that ends before or behind its pictures, or behind a repaired clock lasts shorter."""
+        if not self.sound.tick_s or line.undecoded is not None:
             return ""
-        return uneven_end(self.sound, line, self._begin_s(line))
+        if line.shifts_s is not None:
+            gaps_s = np.diff(line.times_s)
+            return lacking_sound(self.sound, float(np.minimum(gaps_s, 2 * np.median(gaps_s)).sum()))
+        return uneven_end(self.sound, float(line.times_s[-1]), self._begin_s(line))
 
     def _begin_s(self, line: FrameTimes) -> float:
         # AVI stores times of coding, and empty slots before the first picture, which FFmpeg's start leaves out.

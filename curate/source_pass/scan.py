@@ -21,7 +21,12 @@ from reelweave.curate.frames.container.edit_list import edit_faults, kept_lead
 from reelweave.curate.frames.container.encryption import encryption
 from reelweave.curate.frames.container.further_film import begins_behind, further_film
 from reelweave.curate.frames.container.immersive import immersive
-from reelweave.curate.frames.container.stream_choice import SoundChoice, choose_sound, left_out
+from reelweave.curate.frames.container.stream_choice import (
+    SoundChoice,
+    choose_sound,
+    left_out,
+    other_pictures,
+)
 from reelweave.curate.frames.decode.decoder import Decoder
 from reelweave.curate.frames.frame_times import FrameTimes
 from reelweave.curate.frames.interlace import CombMeter
@@ -210,6 +215,7 @@ def _scan(file: BinaryIO, config: SourceStageConfig, segments: Sequence[Segment]
         transitions = shots(detector, samples, line, config)
         if ahead is not None:
             ahead.finish(line)
+        goes_on = other_pictures(container, decoder.last_packet)
         return Scan(
             replace(header, promised_s=decoded.promised_s(line)),
             line,
@@ -231,7 +237,7 @@ def _scan(file: BinaryIO, config: SourceStageConfig, segments: Sequence[Segment]
                     describe_turn(stream) if decoder.turned else "",
                     stored,
                     kept_lead(header.container, float((pts[0] or 0) * time_base)),
-                    left_out(container, choice),
+                    left_out(container, choice, goes_on=goes_on is not None),
                     packets.hidden.describe(),
                     decoded.uneven_sound(line),
                     "" if sound_clock is None else sound_clock.remark,
@@ -239,7 +245,7 @@ def _scan(file: BinaryIO, config: SourceStageConfig, segments: Sequence[Segment]
                 ),
             ),
             begins_behind(file, header.container, decoder.last_packet),
-            ended_by(file, header.container) or decoder.ended_by,
+            ended_by(file, header.container) or decoder.ended_by or goes_on,
             bars,
         )
 

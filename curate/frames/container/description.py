@@ -10,6 +10,7 @@ from av.container import Container
 
 _STREAM = re.compile(r"^  Stream #0:(\d+)", re.MULTILINE)
 _PROGRAMME = re.compile(r"^  (?:Program (\d+)|No Program)[ \n].*$|^  Stream #0:(\d+)", re.MULTILINE)
+_PICTURES = re.compile(r"^  Stream #0:(\d+).*?: Video: ", re.MULTILINE)
 _LOGGING = Lock()
 
 
@@ -35,6 +36,11 @@ def programmes_of(container: Container) -> list[set[int]]:
         elif members is not None:
             members.add(int(match[2]))
     return programmes
+
+
+def count_pictures(container: Container) -> int:
+    """Return the number of streams of pictures, with those that were met while the file was read."""
+    return len(set(_PICTURES.findall(_describe_container(container))))
 
 
 def _describe_container(container: Container) -> str:

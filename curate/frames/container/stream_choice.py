@@ -12,7 +12,7 @@ from av.stream import Disposition
 from av.video.stream import VideoStream
 
 from reelweave.curate.frames.container.channel_order import settle_layout
-from reelweave.curate.frames.container.description import programmes_of
+from reelweave.curate.frames.container.description import count_pictures, programmes_of
 from reelweave.curate.frames.container.edit_list import edit_faults
 from reelweave.loader.dataset.samples.frames.video_stream import has_decoder, pictures_of
 
@@ -23,6 +23,12 @@ _ASIDE = (
     (Disposition.karaoke, "karaoke"),
     (Disposition.dependent, "sound to be mixed with another track"),
 )
+_RECORDED = ("mpegts", "mpeg")
+"""Containers of recordings, in whose middle a stream may take the place of another."""
+
+_BEHIND = 0.1
+"""Share of a file behind the last picture of its stream from which on others are said to go on."""
+
 _UNKNOWN = "its sound has a codec that is not known here"
 _ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth")
 
@@ -74,9 +80,39 @@ def choose_sound(container: InputContainer, video: VideoStream, file: BinaryIO) 
     return SoundChoice(chosen, remark=_remark(chosen, known, together))
 
 
-def left_out(container: InputContainer, sound: SoundChoice) -> str:
-    """Return in words what is chosen among several streams of pictures or sound, "" where nothing is."""
-    pictures = sum(map(has_decoder, pictures_of(container)))
+def other_pictures(container: InputContainer, last_packet: tuple[int, int]) -> str | None:
+    """Return words for pictures that go on in another stream, as where a recorder's PIDs change, or None.
+
+    Args:
+        container: Container that was read to its end.
+        last_packet: Offset and size of the last packet of its pictures, bytes; the offset is negative where it is not
+            known.
+    """
+    offset, size = last_packet
+    end = offset + size
+    if (
+        container.format.name not in _RECORDED
+        or offset < 0
+        or container.size - end < _BEHIND * container.size
+    ):
+        return None
+    if count_pictures(container) < 2:
+        return None
+    return (
+        f"from byte {end} on its pictures are in another stream (of other PIDs); split the file there, as by"
+        f" `tail -c +{end + 1} FILE`"
+    )
+
+
+def left_out(container: InputContainer, sound: SoundChoice, *, goes_on: bool = False) -> str:
+    """Return in words what is chosen among several streams of pictures or sound, "" where nothing is.
+
+    Args:
+        container: Opened container.
+        sound: What was chosen of its sound.
+        goes_on: True where its pictures go on in another stream, which is said elsewhere.
+    """
+    pictures = 1 if goes_on else sum(map(has_decoder, pictures_of(container)))
     remarks = (
         [f"one of {pictures} streams of pictures is kept, the one that players show"] if pictures > 1 else []
     )

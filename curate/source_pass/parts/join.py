@@ -17,6 +17,7 @@ from reelweave.curate.cut.crop import BarMeter, BarNotes
 from reelweave.curate.cut.smart.noted import PacketNotes, first_packets, join_notes
 from reelweave.curate.cut.smart.packets import SmartPackets
 from reelweave.curate.frames.budget import check_pixels
+from reelweave.curate.frames.clocks.sound_stamps import SoundStamps
 from reelweave.curate.frames.container.edit_list import kept_lead
 from reelweave.curate.frames.container.further_film import unread_from
 from reelweave.curate.frames.container.immersive import immersive
@@ -24,7 +25,7 @@ from reelweave.curate.frames.container.stream_choice import SoundChoice, choose_
 from reelweave.curate.frames.frame_times import FrameTimes
 from reelweave.curate.frames.picture import Geometry, geometry, oblique
 from reelweave.curate.frames.probe import Probe, probe
-from reelweave.curate.frames.sound_clock import SoundClock, SoundStamps
+from reelweave.curate.frames.sound_clock import SoundClock
 from reelweave.curate.frames.source import SourceError, open_video
 from reelweave.curate.frames.telecine import FieldDifferences, Pulldown
 from reelweave.curate.ledger.records import Record

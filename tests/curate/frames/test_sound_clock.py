@@ -7,9 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from reelweave.curate.frames.clocks.sound_stamps import SoundStamps
 from reelweave.curate.frames.frame_times import FrameTimes, timeline
-from reelweave.curate.frames.sound_clock import SoundClock, SoundStamps, repaired_sound
+from reelweave.curate.frames.sound_clock import SoundClock, repaired_sound
 from tests.cutting import curated
+from tests.media import write_video
+from tests.player import ffmpeg
 from tests.stepping import errors_s, stepping
 from tests.thorough import beyond, thorough
 
@@ -188,3 +191,19 @@ def test_a_step_of_pictures_whose_sound_goes_on_is_known(overlap_s: float, steps
     assert (() if clock is None else clock.steps) == steps
     if clock is not None and steps:
         assert clock.offset_s(200) == pytest.approx(begin_s - float(line.times_s[200]))
+
+
+def test_sound_that_ends_at_a_join_is_said(tmp_path: Path) -> None:
+    """The pictures of both parts overlap there, so that their clock is repaired."""
+    parts = []
+    for number, words in enumerate(("", "-an")):
+        source = write_video(tmp_path / f"{number}.mp4", (100,), audio=True, options={"g": "25"})
+        part = tmp_path / f"{number}.ts"
+        ffmpeg(
+            ["-i", str(source), "-c", "copy", *words.split(), "-output_ts_offset", str(4 * number), str(part)]
+        )
+        parts.append(part.read_bytes())
+    (path := tmp_path / "joined.ts").write_bytes(b"".join(parts))
+    found = [record for record, _ in curated(path, tmp_path / "out") if record.state == "kept"]
+    assert found[-1].end_s == pytest.approx(8.0)
+    assert all("the sound of its source lasts 4.0 s less than the pictures" in r.reason for r in found)

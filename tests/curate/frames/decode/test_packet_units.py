@@ -1,5 +1,6 @@
 """Units of H.264 and HEVC that are packets of their own, as recorders of live streams write them, and late streams."""
 
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -100,27 +101,22 @@ def test_a_damaged_picture_is_no_message(tmp_path: Path) -> None:
     assert [record.reason for record in failed] == ["1 damaged packet; frames that depend on them are unsafe"]
 
 
-def test_a_stream_that_begins_late_ends_no_film(tmp_path: Path) -> None:
-    """PyAV fails at the end of a TS with streams that begin behind what is read ahead."""
+@pytest.mark.parametrize("programme", ["-mpegts_service_id 7 -mpegts_pmt_start_pid 5000", ""])
+def test_pictures_that_go_on_in_another_stream_are_said(programme: str, tmp_path: Path) -> None:
+    """PyAV does not know the streams of a further programme, and fails at the end of the file."""
     source = write_video(tmp_path / "whole.mp4", (FRAMES,), audio=True, options={"g": "25"})
     pieces = []
-    for number, words in enumerate(
-        ("", "-mpegts_service_id 7 -mpegts_pmt_start_pid 5000 -streamid 0:400 -streamid 1:300")
-    ):
+    for number, words in enumerate(("", f"{programme} -streamid 0:400 -streamid 1:300")):
         piece = tmp_path / f"{number}.ts"
-        ffmpeg(
-            [
-                "-i",
-                str(source),
-                "-c",
-                "copy",
-                *words.split(),
-                "-output_ts_offset",
-                str(2 * number),
-                str(piece),
-            ]
-        )
+        at = str(2 * number)
+        ffmpeg(["-i", str(source), "-c", "copy", *words.split(), "-output_ts_offset", at, str(piece)])
         pieces.append(piece.read_bytes())
     (path := tmp_path / "joined.ts").write_bytes(b"".join(pieces))
-    found = curated(path, tmp_path / "out")
-    assert {record.state for record, _ in found} <= {"kept", "filtered"}, [r.reason for r, _ in found]
+    (kept, clip), (behind, _) = curated(path, tmp_path / "out", spans={"min_clip_s": 0.5})
+    assert read_numbers(clip) == list(range(FRAMES))
+    assert "streams of pictures" not in kept.reason
+    assert (behind.state, behind.start_s) == ("failed", kept.end_s)
+    (at,) = re.findall(r"another stream .*`tail -c \+(\d+) FILE`", behind.reason)
+    (rest := tmp_path / "rest.ts").write_bytes(path.read_bytes()[int(at) - 1 :])
+    ((later, clip),) = curated(rest, tmp_path / "later", spans={"min_clip_s": 0.5})
+    assert (later.state, read_numbers(clip)) == ("kept", list(range(FRAMES)))
