@@ -51,7 +51,7 @@ class CurriculumPlans:
         self._all: list[tuple[Position, weakref.ref[EpochPlan]]] = []
         budgets = budgets_of(config.policy, config.buckets)
         self._buckets: list[BucketConfig] = []
-        for index, stage in enumerate(self._curriculum.root):
+        for index, stage in zip(self._curriculum.given, self._curriculum.stages, strict=True):
             try:
                 self._buckets.append(stage.buckets(budgets))
                 if stage.weights is not None:
@@ -67,7 +67,12 @@ class CurriculumPlans:
     @property
     def count(self) -> int:
         """Number of curriculum stages."""
-        return len(self._curriculum.root)
+        return len(self._curriculum.stages)
+
+    @property
+    def given(self) -> tuple[int, ...]:
+        """Index of each stage in ``stream.curriculum``, where one whose weights change stands for several."""
+        return self._curriculum.given
 
     @property
     def buckets(self) -> tuple[BucketConfig, ...]:
@@ -171,9 +176,9 @@ class CurriculumPlans:
         Other frames or sizes apply to the rest of the epoch. Other weights begin a new epoch; samples left over from
         the previous epoch wait for their next pass.
         """
-        index, setting = self._curriculum.place_at(position.step), position.part.setting
+        index, setting = self._curriculum.stage_at(position.step), position.part.setting
         if index != setting.stage:
-            stages, part = self._curriculum.root, position.part
+            stages, part = self._curriculum.stages, position.part
             setting = setting.model_copy(update={"stage": index})
             moved = position.going_on(setting, part.ranks, part.microbatches)
             reweighted = stages[index].weights != stages[part.setting.stage].weights
@@ -186,7 +191,7 @@ class CurriculumPlans:
 
     def ends_at(self, position: Position) -> int | None:
         """Return the first step of the next stage; None in the last stage."""
-        return self._curriculum.root[position.part.setting.stage].until_step
+        return self._curriculum.stages[position.part.setting.stage].until_step
 
     def settle(self, position: Position) -> Position:
         """Return the same position without what its draws do not need any more of earlier revisions of a blend."""
@@ -196,7 +201,7 @@ class CurriculumPlans:
     def _draws(self) -> SourceDraws:
         if not isinstance(self._source, Blend):
             return DatasetDraws(self._source, self._rows)
-        weights = [stage.weights for stage in self._curriculum.root]
+        weights = [stage.weights for stage in self._curriculum.stages]
         return BlendDraws(self._source, self._seed, weights, self.assignment, self._lengths)
 
     def _rows(self) -> IntegerArray:

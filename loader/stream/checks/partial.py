@@ -39,13 +39,13 @@ def log_partial(source: SampleSource, stages: CurriculumPlans) -> None:
             silent, samples, "have no caption, and train as videos without text (text_tokens of the index)"
         )
     for stage, config in distinct_stages(stages):
-        assignment = stages.stage_assignment(stage)
+        assignment, of_stage = stages.stage_assignment(stage), words_of_stage(stages.given[stage])
         if clips := stills(source.plan_index, config, assignment, drawn_N):
-            what = f"are clips that train as stills{words_of_stage(stage)}: {clips.words} (stream.buckets.frames)"
+            what = f"are clips that train as stills{of_stage}: {clips.words} (stream.buckets.frames)"
             _log_share(len(clips.rows), samples, what)
         crops = large_crops(source.plan_index, assignment, drawn_N)
         if crops.samples:
-            what = f"lose{words_of_stage(stage)} {crops.words} (stream.buckets.sizes; max_crop limits it)"
+            what = f"lose{of_stage} {crops.words} (stream.buckets.sizes; max_crop limits it)"
             _log_share(crops.samples, samples, what)
 
 

@@ -28,7 +28,7 @@ class _LeftOut:
     """Samples that no bucket of a curriculum stage takes.
 
     Attributes:
-        stage: number of the stage.
+        stage: index of the stage in the configuration.
         config: buckets of the stage.
         samples: number of samples of the source.
         found: those without a bucket.
@@ -101,7 +101,7 @@ def _left_out(source: SampleSource, stages: CurriculumPlans) -> Iterator[_LeftOu
     drawn_N = drawn_mask(source)
     for stage, config in distinct_stages(stages):
         unassigned = stages.stage_assignment(stage).unassigned.among(drawn_N)
-        yield _LeftOut(stage, config, int(drawn_N.sum()), unassigned)
+        yield _LeftOut(stages.given[stage], config, int(drawn_N.sum()), unassigned)
 
 
 def distinct_stages(stages: CurriculumPlans) -> Iterator[tuple[int, BucketConfig]]:

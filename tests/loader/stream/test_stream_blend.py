@@ -97,6 +97,34 @@ def test_a_stage_begins_at_its_step_with_its_weights(blend: Blend) -> None:
     assert {micro.epoch for micro in found if micro.step == 5} == {1}
 
 
+def test_weights_that_change_are_met_piece_by_piece_and_resume(blend: Blend) -> None:
+    changing = {
+        "until_step": 24,
+        "weights": {"few": 1, "many": 0},
+        "to_weights": {"few": 0, "many": 1},
+        "pieces": 4,
+    }
+    settings = config(epochs=9, curriculum=stages(changing, {"weights": {"few": 0, "many": 1}}))
+    found = list(VideoStream(blend, settings))
+    shares = []
+    for first in (0, 6, 12, 18, 24):
+        drawn = by_dataset([micro for micro in found if first <= micro.step < first + 6])
+        shares.append(drawn.get("many", 0) / sum(drawn.values()))
+    assert shares == sorted(shares)
+    assert shares[:4] == pytest.approx([0.125, 0.375, 0.625, 0.875], abs=0.2)
+    assert shares[4] == 1
+    whole = [digest(micro) for micro in found]
+    for taken in (4, 6, 17):
+        stream = VideoStream(blend, settings)
+        iterator = iter(stream)
+        for _ in range(taken):
+            next(iterator)
+        iterator.close()
+        resumed = VideoStream(blend, settings)
+        resumed.load_state_dict(json.loads(json.dumps(stream.state_dict())))
+        assert [digest(micro) for micro in resumed] == whole[taken:], taken
+
+
 def test_other_sizes_hold_for_the_rest_of_the_epoch(dataset: Dataset) -> None:
     settings = config(epochs=2, curriculum=stages({"until_step": 4, "frames": (5,)}, {}))
     found = list(VideoStream(dataset, settings))
