@@ -68,7 +68,10 @@ def texts_of(value: Any, fields: Sequence[str] = ()) -> list[str]:
         value: Parsed JSON.
         fields: As of `first_text`.
     """
+    depth = 3  # as of `first_text`
     if isinstance(value, dict):
-        value = next((value[name] for name in fields if first_text(value.get(name), fields)), None)
-    elements = value[:MOST_TEXTS] if isinstance(value, list | tuple) else [value]
-    return [text for element in elements if (text := first_text(element, fields))]
+        depth -= 1
+        value = next((value[name] for name in fields if first_text(value.get(name), fields, depth)), None)
+    if isinstance(value, list | tuple):
+        return [text for element in value[:MOST_TEXTS] if (text := first_text(element, fields, depth - 1))]
+    return [text] if (text := first_text(value, fields, depth)) else []

@@ -2,7 +2,7 @@
 
 import logging
 from collections import deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from itertools import chain, islice
@@ -56,11 +56,20 @@ class ReadPipeline:
         config: configuration of the stream.
         pin_memory: True for page-locked memory of pixels or clips.
         share: ranks that read the same microbatches together; None for a rank that reads alone.
+        captioned: function from row, content and pass of a sample to the content with the caption of that pass.
     """
 
     def __init__(
-        self, samples: SampleReader, config: StreamConfig, pin_memory: bool, share: Share | None = None
+        self,
+        samples: SampleReader,
+        config: StreamConfig,
+        pin_memory: bool,
+        share: Share | None = None,
+        captioned: Callable[[int, TrainingSample, int], TrainingSample] = lambda _row, sample, _passed: (
+            sample
+        ),
     ) -> None:
+        self._captioned = captioned
         self._samples, self._config, self._pin_memory, self._share = samples, config, pin_memory, share
         self._latents = samples.latents if config.latents and config.decode else None
         self._rank, self._totals = (0, [0]) if share is None else (share.rank, [0] * share.size)
@@ -163,7 +172,7 @@ class ReadPipeline:
             if bad or fetched is None:
                 [fetched] = self._fetcher.fetch([self._samples.byte_range(row)])
             try:
-                clip = self._samples.clip(row, fetched)
+                clip = self._captioned(row, self._samples.clip(row, fetched), passed)
                 frames_T = self._frames(row, clip, passed, bucket)
                 filled = _take_clip(contents, slot, clip, frames_T, passed)
             except BadSampleError as error:

@@ -1,7 +1,7 @@
 """Configuration of a video stream."""
 
 from pathlib import Path
-from typing import Self
+from typing import Annotated, Self
 
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
@@ -83,6 +83,18 @@ class StreamConfig(Settings):
         description="share of samples, beyond max_bad, that may be bad before the run stops",
     )
 
+    captions: dict[str, Annotated[float, Field(ge=0)]] = Field(
+        default={},
+        description="weights of captions by name, of which one is drawn for a sample and pass: default is its caption,"
+        " others are names in captions.parquet, such as written for those of a list; {}: its caption",
+    )
+    caption_dropout: float = Field(
+        default=0.0,
+        ge=0,
+        lt=1,
+        description="share of samples without a caption, for training loops of your own; `reelweave train` has"
+        " train.objective.caption_dropout",
+    )
     exclude: Path | None = Field(
         default=None,
         description="file of keys, one a line, of samples that are not read; another list may go on with a state",
@@ -93,6 +105,14 @@ class StreamConfig(Settings):
         le=1,
         description="share of samples that no bucket takes, above which a stream is refused; null: it is only told",
     )
+
+    @model_validator(mode="after")
+    def _some_caption_is_drawn(self) -> Self:
+        if self.captions and not any(self.captions.values()):
+            raise ValueError(
+                f"captions has weights of 0 alone ({', '.join(self.captions)}); raise one of them"
+            )
+        return self
 
     @model_validator(mode="after")
     def _packs_have_policies_of_their_own(self) -> Self:

@@ -9,6 +9,7 @@ from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 from pydantic import ValidationError
 
 from reelweave.loader.base.arrays import IndexArray, IntegerArray
@@ -44,6 +45,7 @@ class CurriculumPlans:
         self._node = None if config.node_folder is None else NodeFiles(config.node_folder)
         self._plans = config.model_dump(mode="json", include={"seed", "buckets", "curriculum", "policy"})
         self._names: list[str] = []
+        self._longest_text = _counts_longest_text(config)
         self._curriculum = config.curriculum or Curriculum((CurriculumStage(),))
         self._assignments: dict[tuple[int, str | None], Assignment] = {}
         self._grouped: dict[tuple[int, int], Grouped] = {}
@@ -216,11 +218,15 @@ class CurriculumPlans:
             index = self._draws.plan_index(revision)
             content = [self._source.fingerprint, revision, self._buckets[stage_index].model_dump(mode="json")]
             name = f"{_plan_name(content)}.buckets"
-            self._assignments[stage_index, revision] = assign(
+            assignment = assign(
                 index,
                 self._buckets[stage_index],
                 lambda make: self._keep_arrays(name, lambda: {"bucket": make()})["bucket"],
             )
+            if self._longest_text:
+                longest = np.full(1, assignment.max_text_tokens, np.int32)
+                assignment = replace(assignment, text_tokens=np.broadcast_to(longest, len(index)))
+            self._assignments[stage_index, revision] = assignment
         return self._assignments[stage_index, revision]
 
 
@@ -228,14 +234,22 @@ def plan_keys(config: StreamConfig) -> dict[str, Any]:
     """Return the keys as JSON values. Among policies only equal_token changes the number of samples of a microbatch."""
     values = config.model_dump(mode="json", include={"buckets", "curriculum"})
     policy = config.policy if config.policy == "equal_token" else "another than equal_token"
-    return {**values, "policy": policy}
+    return {**values, "policy": policy} | ({"text_tokens": "longest"} if _counts_longest_text(config) else {})
 
 
 def plan_fingerprint(config: StreamConfig) -> str:
     """Return the SHA-256 of the keys, by which a state knows the plans whose steps it counts."""
     plans = config.model_dump(mode="json", include={"buckets", "curriculum"})
-    content = json.dumps([plans, config.policy == "equal_token"], sort_keys=True)
+    longest = ["longest text"] if _counts_longest_text(config) else []
+    content = json.dumps([plans, config.policy == "equal_token", *longest], sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()
+
+
+def _counts_longest_text(config: StreamConfig) -> bool:
+    """Return whether packs count the most text tokens for each sample, since its caption may be another one."""
+    return config.regime == "pack" and any(
+        name != "default" for name, weight in config.captions.items() if weight
+    )
 
 
 def _blend(source: SampleSource) -> Blend:

@@ -25,6 +25,7 @@ from reelweave.loader.read.share import NO_WORKERS, Share
 from reelweave.loader.read.stored import check_clips, check_shapes
 from reelweave.loader.read.stream_config import StreamConfig
 from reelweave.loader.simulation.idle_forecast import forecast_idle
+from reelweave.loader.stream.captions import CaptionChoice
 from reelweave.loader.stream.checks.own_rank import warn_of_other_ranks
 from reelweave.loader.stream.checks.partial import log_partial
 from reelweave.loader.stream.checks.unassigned import check_unassigned, log_unassigned
@@ -73,8 +74,8 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
 
     Raises:
         UsageError: an argument has a wrong type, the rank does not exist, the buckets hold fewer samples than ranks or
-            a smaller share of them than was asked for, the stored latents belong to other buckets, or the
-            clips to read were left out.
+            a smaller share of them than was asked for, the stored latents belong to other buckets, the clips to read
+            were left out, or no dataset has captions of a name.
     """
 
     def __init__(
@@ -110,12 +111,14 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
         elif config.decode and not config.latents:
             check_clips(source, self.shapes)
         self.excluded = excluded_rows(source, config.exclude, says=rank == 0)
+        choice = CaptionChoice(source, config)
         check_unassigned(source, self.cursor.plans, config.max_unassigned_share)
         # Say once, on the first rank, what the plan leaves out or loses.
         plan = self.cursor.plans.plan(self.cursor.position)
         if rank == 0:
             log_unassigned(source, self.cursor.plans)
             log_partial(source, self.cursor.plans)
+            choice.log_missing()
         self.steps_per_epoch = len(plan)
         forecasts = rank == 0 and world_size > 1 and config.policy == "balanced" and config.regime != "slot"
         if forecasts and (advice := forecast_idle(plan).advice()):
@@ -200,6 +203,7 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
         """
         check_protocol(source, "draws", "source", _GIVE_SOURCE)
         excluded = excluded_rows(source, self.config.exclude, says=self.rank == 0)
+        CaptionChoice(source, self.config)  # which refuses names that the revision has no more
         self.cursor.adopt(source)
         self.excluded = excluded
         keep_open(source)
@@ -258,7 +262,8 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
     def _agree(self, share: Share) -> None:
         if get_worker_info() is not None:
             raise UsageError(NO_WORKERS)
-        config = self.config.model_dump(include={"epochs", "decode", "max_bad", "max_bad_share"})
+        alike = {"epochs", "decode", "max_bad", "max_bad_share", "captions", "caption_dropout"}
+        config = self.config.model_dump(include=alike)
         share.agree(self.state_dict() | config | {"rank": self.rank, "world_size": self.world_size})
 
     def _read(self, position: Position, first: int) -> Generator[Microbatch | Pack, None, None]:
@@ -275,7 +280,11 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
             rank_microbatches(self.cursor.plans, self.config, self.rank, position), first, None, stride
         )
         with ReadPipeline(
-            SampleReader(self.source, cache, self.excluded), self.config, pin, self.share
+            SampleReader(self.source, cache, self.excluded),
+            self.config,
+            pin,
+            self.share,
+            CaptionChoice(self.source, self.config),
         ) as pipeline:
             yield from pipeline.run(microbatches)
 

@@ -73,6 +73,16 @@ class TrainRunConfig(Settings):
         return self
 
     @model_validator(mode="after")
+    def _one_caption_dropout(self) -> Self:
+        if self.stream.caption_dropout and self.train.objective.caption_dropout:
+            raise ValueError(
+                f"stream.caption_dropout={self.stream.caption_dropout:g} drops captions before"
+                f" train.objective.caption_dropout={self.train.objective.caption_dropout:g} drops some of the rest: set"
+                " one of them to 0"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _one_denominator(self) -> Self:
         if self.stream.denominator == "step" and self.train.denominator == "epoch":
             raise ValueError(

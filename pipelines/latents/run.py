@@ -103,6 +103,11 @@ def _make(
     """Make the version while holding its lease; return the captions that are cut off, or None if it already existed."""
     ledger = Ledger(storage)
     asked = _asked_settings(source, config)
+    if asked["text"] is not None and any(name != "default" for name in config.stream.captions):
+        raise UsageError(
+            "stream.captions draws one of several captions, and a version stores the context of one: leave it out, or"
+            " set latents.context=false, so that captions are encoded in training"
+        )
     # Finished before: the same settings change nothing, others are refused.
     if storage.stat(MANIFEST) is not None:
         finished = Dataset(storage, config.storage)

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from reelweave.loader.dataset.latents import CONTEXT, LATENT
-from reelweave.loader.dataset.tars.media import caption_of, media_suffix
+from reelweave.loader.dataset.tars.media import captions_of, media_suffix
 from reelweave.loader.dataset.tars.tar_samples import read_sample
 from reelweave.loader.errors import RunError
 
@@ -18,6 +18,7 @@ class TrainingSample(NamedTuple):
         upright: True if the pixels are known to be upright and square, as in all curated clips.
         latent: .npy file of its latents, if any.
         context: .npy file of its caption's context, if any.
+        captions: all captions of a list in a tar of other origin, if it has several.
     """
 
     key: str
@@ -26,6 +27,7 @@ class TrainingSample(NamedTuple):
     upright: bool
     latent: memoryview | None = None
     context: memoryview | None = None
+    captions: tuple[str, ...] = ()
 
 
 def training_sample(region: bytes | memoryview, foreign: bool) -> TrainingSample:
@@ -43,7 +45,10 @@ def training_sample(region: bytes | memoryview, foreign: bool) -> TrainingSample
     if foreign:
         if suffix is None:
             raise RunError("it has no member with pictures")
-        return TrainingSample(key, caption_of(members)[0], members[suffix], upright=False)
+        captions = captions_of(members)
+        caption = captions[0] if captions else ""
+        several = captions if len(captions) > 1 else ()
+        return TrainingSample(key, caption, members[suffix], upright=False, captions=several)
     latent = members.get(LATENT)
     if suffix is None and latent is None:
         raise RunError("it has no member with pictures, and no latents")

@@ -4,7 +4,7 @@ import json
 from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Iterable, Mapping
 
-from reelweave.loader.text import first_text
+from reelweave.loader.text import texts_of
 
 VIDEO = ("mp4", "webm", "mkv", "mov", "avi", "m4v", "ts")
 IMAGES = ("gif", "jpg", "jpeg", "png", "webp")
@@ -52,6 +52,16 @@ def caption_of(members: Mapping[str, bytes | memoryview]) -> tuple[str, str]:
     return shorten(text), source
 
 
+def captions_of(members: Mapping[str, bytes | memoryview]) -> tuple[str, ...]:
+    """Return all different captions of a sample, that of `caption_of` first; of a list in ``json`` there are several.
+
+    Args:
+        members: contents by suffix.
+    """
+    texts, _ = _whole_captions(members)
+    return tuple(dict.fromkeys(map(shorten, texts)))
+
+
 def shorten(text: str) -> str:
     """Return a text, cut at a word where it has more than ``MAX_CAPTION_CHARS`` characters."""
     if len(text) <= MAX_CAPTION_CHARS:
@@ -71,22 +81,29 @@ def whole_caption(members: Mapping[str, bytes | memoryview]) -> tuple[str, str]:
     Args:
         members: contents by suffix.
     """
+    texts, source = _whole_captions(members)
+    return (texts[0], source) if texts else NO_CAPTION
+
+
+def _whole_captions(members: Mapping[str, bytes | memoryview]) -> tuple[list[str], str]:
+    """Return all captions of a sample, and their origin, see `whole_caption`."""
     stem = (media_suffix(members) or "").rpartition(".")[0]
     alike = f"{stem}." if stem else ""
     for prefix in dict.fromkeys(("", alike)):
         if text := _clean(_decode_text(bytes(members.get(f"{prefix}txt", b"")[:_MAX_TEXT_BYTES]))):
-            return text, "member:txt"
+            return [text], "member:txt"
         content = members.get(f"{prefix}json", b"")
-        if 0 < len(content) <= _MAX_JSON_BYTES and (text := _clean(_json_caption(bytes(content)))):
-            return text, "member:json"
-    return NO_CAPTION
+        if 0 < len(content) <= _MAX_JSON_BYTES and (texts := _json_captions(bytes(content))):
+            return texts, "member:json"
+    return [], NO_CAPTION[1]
 
 
-def _json_caption(content: bytes) -> str:
+def _json_captions(content: bytes) -> list[str]:
     try:
-        return first_text(json.loads(_decode_text(content)), _JSON_FIELDS)
+        texts = texts_of(json.loads(_decode_text(content)), _JSON_FIELDS)
     except (ValueError, RecursionError):
-        return ""
+        return []
+    return [text for text in map(_clean, texts) if text]
 
 
 def _decode_text(content: bytes) -> str:

@@ -18,6 +18,7 @@ from reelweave.loader.plan.position import read_state
 from reelweave.loader.read.cache import DiskCache
 from reelweave.loader.read.pipeline import ReadPipeline
 from reelweave.loader.read.sample_reader import SampleReader
+from reelweave.loader.stream.captions import CaptionChoice
 from reelweave.loader.stream.curriculum_plans import CurriculumPlans
 from reelweave.loader.stream.rank_microbatches import rank_microbatches
 from reelweave.loader.stream.stealing.piece_queues import PieceQueues
@@ -86,7 +87,9 @@ class SharedSteps:
             read_state(state).position,
             plans.step,
         )
-        with ReadPipeline(SampleReader(stream.source, cache, stream.excluded), config, pin) as pipeline:
+        captioned = CaptionChoice(stream.source, config)
+        samples = SampleReader(stream.source, cache, stream.excluded)
+        with ReadPipeline(samples, config, pin, captioned=captioned) as pipeline:
             batches = pipeline.run(microbatches)
             for first in batches:
                 step = SharedStep(first, batches, queues, plans.made.popleft(), stream)

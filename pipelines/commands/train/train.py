@@ -188,7 +188,12 @@ def held_out_batches(
         UsageError: The dataset fills no step; told now and not at the first evaluation.
     """
     try:
-        held_out = open_stream(dataset, stream.model_copy(update={"epochs": 1}))
+        plain = {
+            "epochs": 1,
+            "captions": {},
+            "caption_dropout": 0.0,
+        }  # captions are their own, so that they stay
+        held_out = open_stream(dataset, stream.model_copy(update=plain))
     except UsageError as error:
         raise UsageError(f"held_out.dataset {dataset}: {error}") from error
     begin = dict(held_out.state_dict())

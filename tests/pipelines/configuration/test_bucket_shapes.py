@@ -57,3 +57,16 @@ def test_patches_of_several_latent_frames_need_whole_ones() -> None:
 def test_a_tokenizer_takes_whole_latents_alone() -> None:
     with pytest.raises(UsageError, match=r"stream\.buckets\.frames: 6 frames"):
         resolve(VaeRunConfig, CONFIGS / "finetune_vae.yaml", ["dataset=x", "stream.buckets.frames=[5, 6]"])
+
+
+def test_captions_are_dropped_by_the_loader_or_in_training() -> None:
+    changes = ["dataset=x", "stream.caption_dropout=0.2"]
+    with pytest.raises(
+        UsageError, match=r"train\.objective\.caption_dropout=0\.1 drops some of the rest: set one"
+    ):
+        resolve(TrainRunConfig, CONFIGS / "train.yaml", changes)
+    changes = [*changes, "train.objective.caption_dropout=0", "stream.captions={short: 0.3, default: 0.7}"]
+    config = resolve(TrainRunConfig, CONFIGS / "train.yaml", changes)
+    assert (config.stream.caption_dropout, config.stream.captions) == (0.2, {"short": 0.3, "default": 0.7})
+    config = resolve(TrainRunConfig, CONFIGS / "train.yaml", ["dataset=x", "stream.captions.long=2"])
+    assert config.stream.captions == {"long": 2}

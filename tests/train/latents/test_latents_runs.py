@@ -10,11 +10,12 @@ import torch
 from tokenizers.processors import TemplateProcessing
 
 from reelweave.loader.dataset import open_dataset, verify
-from reelweave.loader.dataset.latents import LATENT
+from reelweave.loader.dataset.latents import LATENT, array_of
 from reelweave.loader.errors import UsageError
 from reelweave.loader.storage import StorageConfig
 from reelweave.loader.stream.video_stream import VideoStream
 from reelweave.pipelines.cli import main
+from reelweave.pipelines.latents.run import make_latents
 from reelweave.train.config.run import TrainConfig
 from reelweave.train.config.tokenizer import DiffusersVAEConfig
 from reelweave.train.models.bundle import Bundle
@@ -193,6 +194,28 @@ def test_encoders_with_other_weights_are_refused(clips, published, tmp_path):
         losses(tmp_path / "set", tmp_path / "of other", train_config=of(moved))
     with pytest.raises(UsageError, match=r"train\.text\.max_text_tokens was 8 and is 7 now"):
         losses(tmp_path / "set", tmp_path / "of less", train_config=of(published, max_text_tokens=7))
+
+
+def test_stored_contexts_are_of_one_caption_and_dropped_for_the_empty_one(clips, published, tmp_path):
+    config = of(published)
+    version(clips, tmp_path / "set", train_config=config)
+    made = open_dataset(tmp_path / "set")
+    [data] = made.latent_files().values()
+    empty = torch.from_numpy(array_of(data, "float32", (None, None), "empty").copy())
+    stream = run_config("unused", tmp_path, train_config=config).stream
+    dropping = stream.model_copy(update={"epochs": 8, "caption_dropout": 0.5})
+    dropped = count = 0
+    for batch in VideoStream(made, dropping):
+        for caption, context in zip(batch.captions, batch.contexts, strict=True):
+            assert torch.equal(context, empty) == (caption == "")
+            dropped, count = dropped + (caption == ""), count + 1
+    assert 0.3 < dropped / count < 0.7
+    drawing = stream.model_copy(update={"captions": {"short": 1.0}})
+    with pytest.raises(UsageError, match=r"draws short, but the dataset stores the contexts of one caption"):
+        VideoStream(made, drawing)
+    asked = run_config(clips, tmp_path, train_config=config).model_copy(update={"stream": drawing})
+    with pytest.raises(UsageError, match=r"set latents\.context=false"):
+        make_latents(str(clips), str(tmp_path / "other"), asked)
 
 
 def test_ranks_that_share_a_stream_get_what_one_alone_gets(ranks, clips, published, tmp_path):
