@@ -104,6 +104,7 @@ class PacketTimes:
         coded: Time of the last packet in coding order, in ticks.
         discarded: True if an edit list cuts off packets.
         ends_cut: True if the bytes of the last packet in coding order are not all there.
+        last_packet: Offset and size in bytes of the packet that was read last; -1 and 0 where they are not known.
     """
 
     promised: int
@@ -115,6 +116,7 @@ class PacketTimes:
     coded: int = 0
     discarded: bool = False
     ends_cut: bool = False
+    last_packet: tuple[int, int] = (-1, 0)
     _end_s: float = 0.0
     _latest_s: float = -math.inf
     _steps: Counter[float] = field(default_factory=Counter)
@@ -122,6 +124,7 @@ class PacketTimes:
     def add(self, packet: "Packet[VideoStream]") -> None:
         self.packets += 1
         self.ends_cut = packet.is_corrupt
+        self.last_packet = (-1, 0) if packet.pos is None else (packet.pos, packet.size)
         if packet.is_discard:
             self.discarded = True
             return

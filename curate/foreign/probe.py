@@ -19,11 +19,12 @@ from reelweave.curate.frames.container.cluster_checks import ClusterChecks
 from reelweave.curate.frames.container.cut_off import cut_off
 from reelweave.curate.frames.container.dolby_vision import without_base
 from reelweave.curate.frames.container.edit_list import edit_faults
-from reelweave.curate.frames.container.further_film import further_film
+from reelweave.curate.frames.container.encryption import encrypted_words, encryption, is_encrypted
+from reelweave.curate.frames.container.further_film import further_film, unread_entries
 from reelweave.curate.frames.container.immersive import immersive
 from reelweave.curate.frames.container.side_data import side_data
 from reelweave.curate.frames.container.stills import AVIF, film_behind, has_tiles, still_of_items
-from reelweave.curate.frames.container.stream_choice import choose_sound
+from reelweave.curate.frames.container.stream_choice import choose_sound, other_pictures
 from reelweave.curate.frames.decode.decoder import bounded_packets, codec_with_alpha
 from reelweave.curate.frames.interlace import fields_fault
 from reelweave.curate.frames.picture import ShapeMeter
@@ -47,7 +48,7 @@ from reelweave.loader.dataset.tars.pictures import (
 )
 from reelweave.loader.errors import refuse_shortage
 
-PROBE_VERSION = 30
+PROBE_VERSION = 31
 """Revision of this code: higher when the same bytes give other values; tars probed by older code are read again."""
 
 _MAX_SIDE = 16384
@@ -123,9 +124,11 @@ def probe(data: bytes | memoryview) -> Media:
         stated_data = side_data(stream)
         if (dolby_vision := stated_data.dolby_vision) and dolby_vision.fault:
             raise SourceError(dolby_vision.fault)
+        audio = _sound_codec(container, stream, file)
         packets, heads = PacketFrames(container, stream), SizeHeaders(stream.codec_context)
         times, frame = _demux(container, stream, packets, heads, io.BytesIO(data))
-        if times.promised > _count_stored(times, stream, data):
+        left_out = unread_entries(file) if "mp4" in container.format.name else None
+        if left_out is None and times.promised > _count_stored(times, stream, data):
             raise SourceError(
                 f"is cut off: its header promises {times.promised} frames, {times.packets} are there"
             )
@@ -138,11 +141,12 @@ def probe(data: bytes | memoryview) -> Media:
         if fault := matrix_fault(frame) or fields_fault(frame, codec):
             raise SourceError(fault)
         height, width = _shown_size(frame, stream.sample_aspect_ratio)
-        audio = _sound_codec(container, stream, file)
         interlaced, transparent = bool(frame.interlaced_frame), OverBlack().is_transparent(frame)
         view = immersive(frame)
         is_picture = still is not None or container.format.name.endswith("_pipe")
-        stated = stream.average_rate
+        # Units that are packets of their own count there as frames.
+        stated = stream.average_rate if times.promised <= times.packets else None
+        rest = rest or left_out is not None or other_pictures(container, times.last_packet) is not None
     decoded, combed = _decoded_stamps(data) if told is None or heads.change or turned else ([], False)
     stamps = decoded if told is None else told.pts.tolist()
     pace = pace_of_image(len(stamps)) if is_picture else pace_of(stamps, tick_s, times, stated)
@@ -208,6 +212,8 @@ def _demux(
     # Times of all packets, and one decoded frame: that is all a sample's row needs.
     for packet in with_usual_delays(read_packets(container, stream), name):
         if packet.size:
+            if is_encrypted(packet):
+                raise SourceError(encryption(data) or encrypted_words("unknown scheme"))
             times.add(packet)
             if checks.is_damaged(packet):
                 raise SourceError("is damaged: a checksum of its Matroska is wrong")

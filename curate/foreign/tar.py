@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from reelweave.curate.foreign.fields import FieldChoice, LeftOut, fields_of
 from reelweave.curate.foreign.probe import PROBE_VERSION, probe
+from reelweave.curate.frames.faults import fault_of
 from reelweave.curate.frames.source import SourceError
 from reelweave.loader.dataset.publishing.tar_index import TAR_TABLE, TarIndex
 from reelweave.loader.dataset.schema import OPTIONAL, Row
@@ -169,6 +170,8 @@ def _row(sample: TarSample, path: str, doubt: str, choice: FieldChoice, left_out
         raise
     except (SourceError, RunError) as error:
         return {**row, "reason": str(error)}
+    except Exception as error:  # noqa: BLE001 - what nobody foresaw of one sample ends no run over others
+        return {**row, "reason": fault_of(error)[1]}
     fields = fields_of(*read_sample(sample.region), choice, left_out)
     attributes = fields.attributes | described["attributes"]
     return {**described, **fields.columns, "scores": fields.scores, "attributes": attributes}

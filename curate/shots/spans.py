@@ -203,6 +203,14 @@ def further_span(timeline: FrameTimes, begins: int) -> Span:
     return Span(timeline.frames, timeline.frames, end_s, end_s, fault, "failed", "decode")
 
 
+def left_out_span(timeline: FrameTimes, words: str, promised_s: float | None) -> Span:
+    """Return the span of pictures behind the last frame that are left out, as far as the source promises them."""
+    end_s = float(timeline.times_s[-1])
+    return Span(
+        timeline.frames, timeline.frames, end_s, max(end_s, promised_s or 0), words, "failed", "decode"
+    )
+
+
 def unread_span(timeline: FrameTimes, error: str) -> Span:
     """Return the span, without a length that is known, of what an error of the container keeps from being read."""
     end_s = float(timeline.times_s[-1])

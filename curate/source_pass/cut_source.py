@@ -23,6 +23,7 @@ from reelweave.curate.filters import scores
 from reelweave.curate.filters.measure import ADDED
 from reelweave.curate.frames.budget import check_clips, most_bytes
 from reelweave.curate.frames.clocks.rates import FLEETING_S
+from reelweave.curate.frames.container.further_film import unread_entries
 from reelweave.curate.frames.decode_entry import Entry
 from reelweave.curate.frames.faults import fault_of
 from reelweave.curate.frames.frame_times import FrameTimes
@@ -36,7 +37,7 @@ from reelweave.curate.ledger.records import Record, SourceSummary, clip_key
 from reelweave.curate.models.device import one_thread
 from reelweave.curate.shots.boundaries import name_boundaries
 from reelweave.curate.shots.listed import layers_of, listed_spans
-from reelweave.curate.shots.spans import Span, cut_off_span, further_span, spans, unread_span
+from reelweave.curate.shots.spans import Span, cut_off_span, further_span, left_out_span, spans, unread_span
 from reelweave.curate.source_pass.at_work import note_progress
 from reelweave.curate.source_pass.sampling import ClipPictures, FrameStats, PictureCollector
 from reelweave.curate.source_pass.scan import Scan, scan
@@ -173,6 +174,9 @@ class CutSource:
     def _clips(self, source: SourceRef, file: BinaryIO, scanned: Scan) -> Iterator[Record]:
         # A clock that breaks promises nothing.
         promised_s = None if scanned.timeline.breaks else scanned.probe.promised_s
+        left_out = unread_entries(file) if scanned.probe.container.startswith("mov,") else None
+        behind = [] if left_out is None else [left_out_span(scanned.timeline, left_out, promised_s)]
+        promised_s = promised_s if left_out is None else None
         config = self.config
         if source.segments:
             parts = listed_spans(
@@ -192,6 +196,7 @@ class CutSource:
                 scanned.bars,
             )
         parts = name_boundaries(parts, scanned.transitions, scanned.candidates, scanned.timeline)
+        parts += behind
         if scanned.further is not None:
             parts = [*parts, further_span(scanned.timeline, scanned.further)]
         elif scanned.ended_by and not cut_off_span(scanned.timeline, promised_s):

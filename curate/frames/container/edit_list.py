@@ -14,9 +14,11 @@ from av.container import InputContainer
 
 _MISREAD = "pauses, holds a picture or changes the speed, for which FFmpeg plays other parts of the film"
 _EMPTY_TRACK = "lasts 0 s, so that nothing of it is shown (`ffmpeg -ignore_editlist 1` reads it whole)"
+_BEHIND = "begins behind its last frame, so that nothing of it is shown (`ffmpeg -ignore_editlist 1` reads it whole)"
 
 _MOST_BOXES = 256  # of one box
 _MOST_EDITS = 4096
+_MOST_STEPS_BYTES = 1 << 26
 _EMPTY = -1  # media time
 _USUAL = 1 << 16  # speed
 _LEAST_LEAD_S = 0.2  # pictures that are reordered may begin below 0 without an edit list
@@ -52,18 +54,23 @@ def kept_lead(container: str, begin_s: float) -> str:
 
 
 def _tracks(file: BinaryIO, end: int) -> Iterator[tuple[int, str]]:
-    for begin, stop in _boxes(file, 0, end, b"moov"):
-        is_fragmented = any(True for _ in _boxes(file, begin, stop, b"mvex"))
-        for track_begin, track_stop in _boxes(file, begin, stop, b"trak"):
-            table = _content(file, track_begin, track_stop, b"edts", b"elst")
+    for begin, stop in inner_boxes(file, 0, end, b"moov"):
+        is_fragmented = any(True for _ in inner_boxes(file, begin, stop, b"mvex"))
+        for track_begin, track_stop in inner_boxes(file, begin, stop, b"trak"):
+            table = content_of(file, track_begin, track_stop, b"edts", b"elst")
             edits = _without_late_begin(list(_edits(table)))
             if _is_misread(edits):
                 yield _track_id(file, track_begin, track_stop), _MISREAD
             elif not edits and int.from_bytes(table[4:8], "big") and not is_fragmented:
                 yield _track_id(file, track_begin, track_stop), _EMPTY_TRACK
+            elif edits and not is_fragmented:
+                tables = (b"mdia", b"minf", b"stbl", b"stts")
+                lasts = _lasts(content_of(file, track_begin, track_stop, *tables, most=_MOST_STEPS_BYTES))
+                if 0 < lasts < min(time for time, _ in edits):
+                    yield _track_id(file, track_begin, track_stop), _BEHIND
 
 
-def _boxes(file: BinaryIO, begin: int, end: int, wanted: bytes) -> Iterator[tuple[int, int]]:
+def inner_boxes(file: BinaryIO, begin: int, end: int, wanted: bytes) -> Iterator[tuple[int, int]]:
     """Yield begin and end of the content of each box of a kind."""
     for _ in range(_MOST_BOXES):
         file.seek(begin)
@@ -80,18 +87,26 @@ def _boxes(file: BinaryIO, begin: int, end: int, wanted: bytes) -> Iterator[tupl
         begin += size
 
 
-def _content(file: BinaryIO, begin: int, end: int, *kinds: bytes) -> bytes:
-    """Return the content of a box within others, b"" where there is none; at most the entries that count."""
+def content_of(
+    file: BinaryIO, begin: int, end: int, *kinds: bytes, most: int = 8 + 20 * _MOST_EDITS
+) -> bytes:
+    """Return the content of a box within others, b"" where there is none; at most so many bytes."""
     for kind in kinds:
-        begin, end = next(_boxes(file, begin, end, kind), (0, 0))
+        begin, end = next(inner_boxes(file, begin, end, kind), (0, 0))
     file.seek(begin)
-    return file.read(min(end - begin, 8 + 20 * _MOST_EDITS))
+    return file.read(min(end - begin, most))
 
 
 def _track_id(file: BinaryIO, begin: int, end: int) -> int:
-    head = _content(file, begin, end, b"tkhd")
+    head = content_of(file, begin, end, b"tkhd")
     offset = 20 if head[:1] == b"\1" else 12
     return int.from_bytes(head[offset : offset + 4], "big")
+
+
+def _lasts(table: bytes) -> int:
+    """Return for how many ticks all frames last, by the table of their steps (stts)."""
+    steps = struct.iter_unpack(">II", table[8 : 8 + (len(table) - 8) // 8 * 8])
+    return sum(count * ticks for count, ticks in steps)
 
 
 def _edits(table: bytes) -> Iterator[tuple[int, int]]:

@@ -1,9 +1,10 @@
-"""Films behind the first one of a file, of which demuxers read nothing, or not in order."""
+"""Films behind the first one of a file, and pictures of further codecs, of which demuxers read nothing."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import BinaryIO, Literal, NamedTuple
 
+from reelweave.curate.frames.container.edit_list import content_of, inner_boxes
 from reelweave.curate.frames.container.encryption import boxes
 
 _BEGINNINGS = {
@@ -28,6 +29,12 @@ _BESIDE = 64
 _BEHIND = 1 << 20
 """Bytes behind the last packet that are looked at."""
 _MOST_INDEX_BYTES = 1 << 20  # of a fragment
+
+_ENTRIES, _ENTRY = 8, 8
+"""Bytes before the sample entries of a track, and of the head of each: ISO/IEC 14496-12, 8.5.2."""
+_MOST_ENTRIES, _MOST_RUNS_BYTES = 64, 1 << 24
+_ANY_KIND = (b"AV1x", b"AVup", b"apcn", b"apch", b"dvpp", b"dvcp", b"jpeg")
+"""Kinds of a first entry behind which FFmpeg reads those of other kinds, too."""
 
 
 class FurtherFilm(NamedTuple):
@@ -109,3 +116,52 @@ def _fragment_time(file: BinaryIO, found: list[tuple[bytes, int, int]]) -> int |
             length = 8 if fragment[at : at + 1] == b"\1" else 4
             return int.from_bytes(fragment[at + 4 : at + 4 + length], "big") if at >= 4 else 0
     return None
+
+
+def unread_entries(file: BinaryIO) -> str | None:
+    """Return words for pictures in MP4 and MOV that FFmpeg leaves out, since their sample entry is of another kind.
+
+    It reads the first entry of a track, and those of its kind. None where no picture is of another one.
+    """
+    end = file.seek(0, 2)
+    for begin, stop in inner_boxes(file, 0, end, b"moov"):
+        for track_begin, track_stop in inner_boxes(file, begin, stop, b"trak"):
+            media = next(inner_boxes(file, track_begin, track_stop, b"mdia"), (0, 0))
+            if content_of(file, *media, b"hdlr")[8:12] != b"vide":
+                continue
+            kinds = _kinds(content_of(file, *media, b"minf", b"stbl", b"stsd"))
+            others = {index for index, kind in enumerate(kinds, 1) if kind != kinds[0]}
+            if not others or kinds[0] in _ANY_KIND:
+                continue
+            runs = content_of(file, *media, b"minf", b"stbl", b"stsc", most=_MOST_RUNS_BYTES)
+            used = {int.from_bytes(runs[at + 8 : at + 12], "big") for at in range(8, len(runs), 12)}
+            if others & (used | set(_of_fragments(file))):
+                names = " and ".join(sorted({_name(kind) for kind in kinds[1:]} - {_name(kinds[0])}))
+                return f"pictures stored as {names}, behind those as {_name(kinds[0])}, are left out, as by FFmpeg"
+    return None
+
+
+def _kinds(table: bytes) -> list[bytes]:
+    """Return the kind of each sample entry; that of an encrypted one is what it was before."""
+    found, at = list[bytes](), _ENTRIES
+    while at + _ENTRY <= len(table) and len(found) < _MOST_ENTRIES:
+        size, kind = int.from_bytes(table[at : at + 4], "big"), table[at + 4 : at + 8]
+        if kind == b"encv" and not found and (format_at := table.find(b"frma", at, at + size)) >= 0:
+            kind = table[format_at + 4 : format_at + 8]
+        found.append(kind)
+        at += max(size, _ENTRY)
+    return found
+
+
+def _name(kind: bytes) -> str:
+    return "encrypted" if kind == b"encv" else kind.decode("latin-1").strip()
+
+
+def _of_fragments(file: BinaryIO) -> Iterator[int]:
+    """Yield the sample entries that fragments name."""
+    for kind, offset, size in boxes(file):
+        for begin, stop in inner_boxes(file, offset + 8, offset + size, b"traf") if kind == b"moof" else ():
+            head = content_of(file, begin, stop, b"tfhd")
+            at = 16 if head[3:4] and head[3] & 1 else 8
+            if head[3:4] and head[3] & 2:
+                yield int.from_bytes(head[at : at + 4], "big")

@@ -128,8 +128,8 @@ def _together(container: InputContainer, video: VideoStream) -> list[AudioStream
 
 
 def _is_known(stream: AudioStream) -> bool:
-    context: AudioCodecContext | None = stream.codec_context  # None where FFmpeg knows no decoder
-    return context is not None
+    # None where FFmpeg knows no decoder; that of pictures where a PID of TS had these before.
+    return isinstance(stream.codec_context, AudioCodecContext)
 
 
 def _rank(stream: AudioStream) -> tuple[bool, bool, bool, bool, bool, int]:

@@ -19,7 +19,7 @@ from reelweave.curate.cut.smart.packets import SmartPackets
 from reelweave.curate.frames.budget import check_pixels
 from reelweave.curate.frames.clocks.sound_stamps import SoundStamps
 from reelweave.curate.frames.container.edit_list import kept_lead
-from reelweave.curate.frames.container.further_film import unread_from
+from reelweave.curate.frames.container.further_film import unread_entries, unread_from
 from reelweave.curate.frames.container.immersive import immersive
 from reelweave.curate.frames.container.stream_choice import SoundChoice, choose_sound, left_out
 from reelweave.curate.frames.frame_times import FrameTimes
@@ -31,7 +31,7 @@ from reelweave.curate.frames.telecine import FieldDifferences, Pulldown
 from reelweave.curate.ledger.records import Record
 from reelweave.curate.shots.boundaries import candidates_of, name_boundaries
 from reelweave.curate.shots.listed import listed_spans
-from reelweave.curate.shots.spans import Span, cut_off_span, further_span, spans, unread_span
+from reelweave.curate.shots.spans import Span, cut_off_span, further_span, left_out_span, spans, unread_span
 from reelweave.curate.shots.stitch import SampleEmbeddings
 from reelweave.curate.source_pass.cut_source import check_wanted, tags_of
 from reelweave.curate.source_pass.decoded import Decoded
@@ -236,14 +236,19 @@ def join(
     if _lead_s(joiner.sound, line, float(begin_pts * time_base)) > sound_s - 1:
         raise SourceError("its sound lies far ahead of its pictures")
     transitions = shots(joiner.detector, joiner.samples, line, config)
+    promised_s = decoded.promised_s(line)
+    unread = unread_entries(file) if header.container.startswith("mov,") else None
+    behind = [] if unread is None else [left_out_span(line, unread, promised_s)]
+    promised_s = promised_s if unread is None else None
     if segments:
-        parts = listed_spans(line, transitions, decoded.promised_s(line), config.spans, segments)
+        parts = listed_spans(line, transitions, promised_s, config.spans, segments)
     else:
-        parts = spans(line, transitions, decoded.promised_s(line), config.spans)
+        parts = spans(line, transitions, promised_s, config.spans)
     parts = name_boundaries(parts, transitions, candidates_of(joiner.detector), line)
+    parts += behind
     if (begins := unread_from(file)) is not None:  # parts may be of MP4 and Matroska, which is read on
         parts = [*parts, further_span(line, begins)]
-    elif (words := ended_by(file, header.container)) and not cut_off_span(line, decoded.promised_s(line)):
+    elif (words := ended_by(file, header.container)) and not cut_off_span(line, promised_s):
         parts = [*parts, unread_span(line, words)]
     lead = kept_lead(header.container, float(begin_pts * time_base))
     merged = Joined(

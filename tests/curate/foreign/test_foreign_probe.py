@@ -8,10 +8,14 @@ import av
 import pytest
 from PIL import Image
 
+from reelweave.curate.foreign import tar
+from reelweave.curate.foreign.fields import FieldChoice
 from reelweave.curate.foreign.probe import probe
 from reelweave.curate.foreign.size_headers import SizeHeaders
 from reelweave.curate.frames.source import SourceError
-from tests.foreign_tars import picture, video
+from reelweave.loader.dataset.publishing.tar_index import TarIndex
+from reelweave.loader.storage import open_storage
+from tests.foreign_tars import by_tarfile, picture, video
 from tests.media import numbered_frame, write_video
 from tests.player import ffmpeg
 from tests.thorough import but
@@ -284,3 +288,39 @@ def test_containers_that_curate_alone_reads_are_called_by_their_names(
 def test_damaged_bytes_are_not_called_another_container(data: bytes) -> None:
     with pytest.raises(SourceError, match=r"^cannot be opened"):
         probe(data)
+
+
+def test_what_nobody_foresaw_of_a_sample_ends_no_tar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    contents = [(f"{number}", {"mp4": video(tmp_path, number)}) for number in range(2)]
+    path = by_tarfile(tmp_path / "set" / "a.tar", contents)
+    monkeypatch.setattr(
+        tar, "probe", lambda data: probe(data) if data == contents[1][1]["mp4"] else None.frames
+    )
+    folder = open_storage(path.parent)
+    for _ in tar.read_tar(tar.TarTask(folder, "a.tar", folder, {}, tmp_path / "at", FieldChoice())):
+        pass
+    rows = TarIndex.from_bytes(folder.read(tar.note_path("a.tar"))).table.to_pylist()
+    assert [bool(row["reason"]) for row in rows] == [True, False]
+    assert "KeyError" in rows[0]["reason"]
+
+
+def test_pictures_whose_pid_becomes_that_of_sound_are_refused(tmp_path: Path) -> None:
+    """PyAV keeps the decoder of pictures for what is sound now."""
+    source, pieces = write_video(tmp_path / "whole.mp4", (50,), audio=True), []
+    for number, words in enumerate(("", "-streamid 0:257 -streamid 1:256")):
+        piece = tmp_path / f"{number}.ts"
+        ffmpeg(
+            [
+                "-i",
+                str(source),
+                "-c",
+                "copy",
+                *words.split(),
+                "-output_ts_offset",
+                str(2 * number),
+                str(piece),
+            ]
+        )
+        pieces.append(piece.read_bytes())
+    with pytest.raises(SourceError, match="cannot be decoded"):
+        probe(b"".join(pieces))

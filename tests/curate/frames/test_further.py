@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 
 from reelweave.curate.foreign.probe import probe
+from tests.curate.frames.container.test_side_data import TO_ENTRY
 from tests.cutting import curated
+from tests.media import write_video
 from tests.player import ffmpeg
 from tests.thorough import but
 
@@ -102,3 +104,45 @@ def test_an_error_of_the_container_that_ends_the_reading_is_said(tmp_path: Path)
     assert (one.state, one.frames, rest.state, rest.stage) == ("kept", 30, "failed", "decode")
     assert rest.reason.startswith("reading ends before the end of the file: Invalid data")
     assert rest.reason.endswith(f"(behind byte {len(data)})")
+
+
+def with_second_entry(data: bytes, kind: bytes) -> bytes:
+    """The film with a second sample entry of a kind, of which the later runs of its chunks are."""
+    film, begin, grown = bytearray(data), 0, []
+    for name in TO_ENTRY:
+        while film[begin + 4 : begin + 8] != name:
+            begin += int.from_bytes(film[begin : begin + 4], "big")
+        grown.append(begin)
+        begin += 8
+    runs = film.index(b"stsc", begin)
+    count = int.from_bytes(film[runs + 8 : runs + 12], "big")
+    assert count > 1
+    for run in range(1, count):
+        film[runs + 12 * run + 20 : runs + 12 * run + 24] = (2).to_bytes(4, "big")
+    end = grown[-1] + int.from_bytes(film[grown[-1] : grown[-1] + 4], "big")
+    entry = bytearray(film[begin + 8 : end])
+    entry[4:8] = kind
+    for at in grown:
+        film[at : at + 4] = (int.from_bytes(film[at : at + 4], "big") + len(entry)).to_bytes(4, "big")
+    film[begin + 4 : begin + 8] = (2).to_bytes(4, "big")
+    film[end:end] = entry
+    return bytes(film)
+
+
+@pytest.mark.parametrize(("kind", "name"), [(b"avc3", "avc3"), (b"encv", "encrypted"), (b"avc1", "")])
+def test_pictures_of_another_sample_entry_are_said(kind: bytes, name: str, tmp_path: Path) -> None:
+    """FFmpeg reads those of the first kind alone, and nothing of the file is cut off."""
+    whole = write_video(tmp_path / "whole.mp4", (100,), audio=True)
+    (path := tmp_path / "a.mp4").write_bytes(with_second_entry(whole.read_bytes(), kind))
+    records = [record for record, _ in curated(path, tmp_path / "out", spans={"min_clip_s": 0.2})]
+    found = probe(path.read_bytes())
+    if not name:
+        assert [(record.state, record.end_s) for record in records] == [("kept", 4.0)]
+        assert (found.frames, found.rest) == (100, False)
+        return
+    last = records[-1]
+    assert (last.state, last.end_s) == ("failed", 4.0)
+    assert last.reason == f"pictures stored as {name}, behind those as avc1, are left out, as by FFmpeg"
+    assert not any("cut off" in record.reason for record in records)
+    assert found.frames < 100
+    assert found.rest

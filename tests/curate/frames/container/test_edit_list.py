@@ -88,6 +88,17 @@ def test_pictures_with_pauses_holds_and_speeds_are_refused(
         probe(path.read_bytes())
 
 
+def test_edits_behind_all_frames_are_refused_in_words(tmp_path: Path) -> None:
+    """Recorders of live streams count them on the clock of the stream."""
+    path = film(tmp_path / "a.mp4", {0: [(4, 3600, 1)]})
+    ((record, _),) = curated(path, tmp_path / "out", **SHORT)
+    assert record.reason.startswith("has an edit list that begins behind its last frame")
+    path = film(tmp_path / "b.mp4", {1: [(4, 3600, 1)]})
+    ((record, clip),) = curated(path, tmp_path / "out b", **SHORT)
+    assert record.audio.startswith("none (the edit list of its sound begins behind its last frame")
+    assert read_numbers(clip) == list(range(100))
+
+
 def test_sound_that_pauses_is_left_out_in_words(tmp_path: Path) -> None:
     path = film(tmp_path / "a.mp4", {1: [(2, 0, 1), (1, EMPTY, 1), (1, 1, 1)]})
     ((record, clip),) = curated(path, tmp_path / "out", **SHORT)
