@@ -10,7 +10,7 @@ from PIL import Image
 
 from reelweave.curate.foreign import tar
 from reelweave.curate.foreign.fields import FieldChoice
-from reelweave.curate.foreign.probe import probe
+from reelweave.curate.foreign.probe import Media, probe
 from reelweave.curate.foreign.size_headers import SizeHeaders
 from reelweave.curate.frames.source import SourceError
 from reelweave.loader.dataset.publishing.tar_index import TarIndex
@@ -293,15 +293,21 @@ def test_damaged_bytes_are_not_called_another_container(data: bytes) -> None:
 def test_what_nobody_foresaw_of_a_sample_ends_no_tar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     contents = [(f"{number}", {"mp4": video(tmp_path, number)}) for number in range(2)]
     path = by_tarfile(tmp_path / "set" / "a.tar", contents)
-    monkeypatch.setattr(
-        tar, "probe", lambda data: probe(data) if data == contents[1][1]["mp4"] else None.frames
-    )
+
+    def odd(data: bytes) -> Media:
+        if data == contents[0][1]["mp4"]:
+            raise KeyError("odd")
+        return probe(data)
+
+    monkeypatch.setattr(tar, "probe", odd)
     folder = open_storage(path.parent)
     for _ in tar.read_tar(tar.TarTask(folder, "a.tar", folder, {}, tmp_path / "at", FieldChoice())):
         pass
-    rows = TarIndex.from_bytes(folder.read(tar.note_path("a.tar"))).table.to_pylist()
-    assert [bool(row["reason"]) for row in rows] == [True, False]
-    assert "KeyError" in rows[0]["reason"]
+    found = TarIndex.from_bytes(folder.read(tar.note_path("a.tar")))
+    assert found is not None
+    odd_one, other = found.table.column("reason").to_pylist()
+    assert odd_one.startswith("cannot be worked on: KeyError")
+    assert not other
 
 
 def test_pictures_whose_pid_becomes_that_of_sound_are_refused(tmp_path: Path) -> None:
