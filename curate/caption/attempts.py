@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from reelweave.curate.caption.camera_terms import contradicts
 from reelweave.curate.caption.checks import CHECKS, FaultName, faults
 from reelweave.curate.caption.config import CaptionConfig
 from reelweave.curate.caption.models.backend import Ask, Backend, Draft
@@ -23,6 +24,7 @@ class AcceptedAnswer:
         attempts: Number of attempts.
         tokens_in: Input tokens of all attempts.
         tokens_out: Output tokens of all attempts.
+        contradicts: True where it contradicts the measured movement of the camera, as all attempts did.
     """
 
     text: str
@@ -30,6 +32,7 @@ class AcceptedAnswer:
     attempts: int
     tokens_in: int
     tokens_out: int
+    contradicts: bool = False
 
 
 def accepted_answers(
@@ -39,6 +42,7 @@ def accepted_answers(
     results: dict[int, AcceptedAnswer | Fault] = {}
     open_asks = dict(enumerate(asks))
     spent = dict.fromkeys(open_asks, (0, 0))
+    contradicting: dict[int, AcceptedAnswer] = {}
     for attempt in range(1, config.max_attempts + 1):
         if not open_asks:
             break
@@ -53,28 +57,36 @@ def accepted_answers(
             spent[index] = (spent[index][0] + draft.tokens_in, spent[index][1] + draft.tokens_out)
             draft = replace(draft, text=without_echo(draft.text, ask.prompt))
             draft, names = _check_draft(draft, ask, config)
+            answer = AcceptedAnswer(draft.text, ask, attempt, *spent[index], bool(names))
+            if names == ("camera",):  # of no other fault: better than no caption
+                contradicting.setdefault(index, answer)
             if not names:
-                results[index] = AcceptedAnswer(draft.text, ask, attempt, *spent[index])
-            elif attempt == config.max_attempts:
-                results[index] = _fault(draft, names, attempt)
-            else:
+                results[index] = answer
+            elif attempt < config.max_attempts:
                 open_asks[index] = retry(ask, names, config)
+            else:
+                results[index] = contradicting.get(index) or _fault(draft, names, attempt)
     return [results[index] for index in range(len(asks))]
 
 
 def _check_draft(draft: Draft, ask: Ask, config: CaptionConfig) -> tuple[Draft, tuple[FaultName, ...]]:
     """Return an answer as it is stored, and its faults; those of JSON are those of its texts."""
     if not ask.structured:
-        return draft, answer_faults(draft, config, _instruction(ask))
+        return draft, _faults(draft, ask, config)
     fields = parse_structured(draft.text)
     if fields is None:
         # What it wrote instead, such as a refusal, says more.
-        names = answer_faults(draft, config, _instruction(ask))
-        return draft, names or ("structured",)
+        return draft, answer_faults(draft, config, _instruction(ask)) or ("structured",)
     written = replace(draft, text=write_structured(fields))
     if len(written.text) > config.max_chars:
         return written, ("long",)
-    return written, answer_faults(replace(draft, text=". ".join(fields.values())), config, _instruction(ask))
+    return written, _faults(replace(draft, text=". ".join(fields.values())), ask, config)
+
+
+def _faults(draft: Draft, ask: Ask, config: CaptionConfig) -> tuple[FaultName, ...]:
+    """Return the faults of an answer in plain words; one about the camera counts beside no other."""
+    names = answer_faults(draft, config, _instruction(ask))
+    return names or (("camera",) if config.checks and contradicts(draft.text, ask.terms) else ())
 
 
 def answer_faults(draft: Draft, config: CaptionConfig, question: str = "") -> tuple[FaultName, ...]:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from reelweave.curate.caption.attempts import AcceptedAnswer, accepted_answers
 from reelweave.curate.caption.config import CaptionConfig
+from reelweave.curate.caption.evidence import NO_EVIDENCE, Evidence
 from reelweave.curate.caption.models.backend import Ask, Backend
 from reelweave.curate.caption.models.endpoint import EndpointModel
 from reelweave.curate.caption.models.rewrite import TEXT
@@ -21,7 +22,7 @@ from reelweave.curate.caption.no_caption import SENTENCE_ENDS
 from reelweave.curate.caption.prompts import STRUCTURED, prompt_text, rewrite_text
 from reelweave.curate.caption.provenance import provenance, rewritten_provenance
 from reelweave.curate.caption.sidecars import UnusedSidecar
-from reelweave.curate.caption.types import Caption
+from reelweave.curate.caption.types import CONTRADICTED, Caption
 from reelweave.curate.caption.windows import CaptionWindow, pictures_of, windows
 from reelweave.curate.frames.source import open_video
 from reelweave.curate.models.clip_frames import ClipError, Fault, clip_pictures
@@ -43,6 +44,7 @@ class CaptionInput:
         shown: Indices of the pictures of each window.
         unused: Sidecar of the source that was not used, if any.
         variant: Name of the variant that is asked for; "" for the caption itself.
+        evidence: Evidence that the question holds beside the pictures.
     """
 
     parts: list[CaptionWindow]
@@ -52,6 +54,7 @@ class CaptionInput:
     shown: list[list[int]]
     unused: UnusedSidecar | None = None
     variant: str = ""
+    evidence: Evidence = NO_EVIDENCE
 
 
 @dataclass(frozen=True)
@@ -144,6 +147,9 @@ class Captioner:
         shown_frames = sorted({frame_index for frame_indices in view.shown for frame_index in frame_indices})
         times_s, config = view.times_s[shown_frames].tolist(), self._settings[view.variant]
         fields = provenance(config, self._identities[0], view.parts, times_s, good, view.variant)
+        fields |= _evidence(view).provenance()
+        if any(answer.contradicts for answer in good):
+            fields[CONTRADICTED] = "yes"
         return JoinedCaption(text, fields, view.variant)
 
     def _seen_whole(self, view: CaptionInput) -> CaptionInput:
@@ -239,12 +245,12 @@ def shorten_text(text: str, max_chars: int) -> str:
 
 
 def _asks(view: CaptionInput, config: CaptionConfig) -> list[Ask]:
-    asks = []
+    asks, evidence = [], _evidence(view)
     for part, frame_indices in zip(view.parts, view.shown, strict=True):
         start_s = part.start / view.rate
         asks.append(
             Ask(
-                prompt=prompt_text(config.prompt, view.variant),
+                prompt=evidence.text + prompt_text(config.prompt, view.variant),
                 pictures=view.pictures[frame_indices],
                 times_s=tuple(
                     max(0.0, float(view.times_s[frame_index]) - start_s) for frame_index in frame_indices
@@ -254,9 +260,15 @@ def _asks(view: CaptionInput, config: CaptionConfig) -> list[Ask]:
                 temperature=config.temperature,
                 seed=config.seed,
                 structured=config.prompt == STRUCTURED,
+                terms=evidence.terms,
             )
         )
     return asks
+
+
+def _evidence(view: CaptionInput) -> Evidence:
+    """Return the evidence of a question; of a part of a clip the movement of the whole clip tells nothing."""
+    return view.evidence if len(view.parts) == 1 else replace(view.evidence, terms=())
 
 
 def _rewrite_ask(text: str, config: CaptionConfig) -> Ask:

@@ -21,7 +21,7 @@ from reelweave.curate.caption.prompts import FIELDS
 
 FaultName = Literal[
     "empty", "garbled", "short", "long", "refusal", "error", "thoughts", "conversation", "echo", "repetition",
-    "filtered", "structured", "truncated",
+    "filtered", "structured", "camera", "truncated",
 ]  # fmt: skip
 
 CHECKS: dict[FaultName, str] = {
@@ -37,6 +37,7 @@ CHECKS: dict[FaultName, str] = {
     "repetition": "it repeated itself",
     "filtered": "a filter of the server ended it",
     "structured": f"it did not write JSON of the texts {', '.join(FIELDS)}",
+    "camera": "it said of the camera what the measured movement contradicts",
     "truncated": "it did not come to an end",
 }
 """Names of the faults in the order of checking, with their descriptions."""

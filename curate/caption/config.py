@@ -25,7 +25,7 @@ class CaptionConfig(Settings, hide_input_in_errors=True):
     """Captions written by people first, then captions by a vision-language model."""
 
     REVISION: ClassVar[int] = 1
-    ADDED: ClassVar = frozenset({"variants"})
+    ADDED: ClassVar = frozenset({"variants", "camera_terms", "evidence"})
     SPEED_ONLY: ClassVar = frozenset(
         {"device", "threads", "batch_clips", "vllm_gpu_share", "endpoint_url", "endpoint_timeout_s"}
     )
@@ -46,6 +46,8 @@ class CaptionConfig(Settings, hide_input_in_errors=True):
             "short_side_px",
             "prompt",
             "variants",
+            "camera_terms",
+            "evidence",
             "max_new_tokens",
             "temperature",
             "seed",
@@ -120,6 +122,16 @@ class CaptionConfig(Settings, hide_input_in_errors=True):
         {},
         description="further captions of each kept clip by a name, for captions.parquet: a named prompt as in `prompt`,"
         " or structured (JSON of subject, action, camera, light and style), or the text of a prompt",
+    )
+    camera_terms: bool = Field(
+        False,
+        description="tell the model the measured movement of the camera, and ask again where a caption contradicts it;"
+        " needs the stage reelweave.curate.models.camera:CameraMotion",
+    )
+    evidence: tuple[str, ...] = Field(
+        (),
+        max_length=8,
+        description="columns of the input list that the model is shown beside the pictures, such as title",
     )
     max_new_tokens: int = Field(
         512, ge=1, le=32768, description="maximum length of a window's caption, tokens"

@@ -5,7 +5,7 @@ Quotations do not count, since pictures show signs and people speak.
 
 import re
 
-from reelweave.curate.caption.prompts import PROMPTS, REWRITES
+from reelweave.curate.caption.prompts import CAMERA_EVIDENCE, PROMPTS, REWRITES, WORDS_EVIDENCE
 
 SENTENCE_ENDS = ".!?…。！？．｡।॥؟۔։។៕။"  # noqa: RUF001
 """Characters that end a sentence, in any script."""
@@ -83,7 +83,7 @@ _THOUGHTS = re.compile(
 _QUOTED = re.compile('(?<=.)(?:"[^"]{0,200}"|\u201c[^\u201d]{0,200}\u201d|\u00ab[^\u00bb]{0,200}\u00bb)')
 _OUR_SENTENCES = tuple(
     sentence.strip(". ")
-    for text in (*PROMPTS.values(), *REWRITES.values())
+    for text in (*PROMPTS.values(), *REWRITES.values(), CAMERA_EVIDENCE, WORDS_EVIDENCE)
     for sentence in text.split(". ")
     if len(sentence) > 40
 )

@@ -52,7 +52,8 @@ def provenance(
 
 def _checks(config: CaptionConfig) -> list[str]:
     """Return the names of the checks that a caption passed."""
-    return [name for name in CHECKS if name != "structured" or config.prompt == STRUCTURED]
+    omitted = {"structured"} if config.prompt != STRUCTURED else set[str]()
+    return [name for name in CHECKS if name not in omitted | (set() if config.camera_terms else {"camera"})]
 
 
 def rewritten_provenance(

@@ -10,6 +10,8 @@ CAPTIONS = "captions"
 """Name of the stage of captions."""
 VARIANTS = f"{CAPTIONS}."
 """Start of the names of stages that write further captions; a clip that such a stage fails is kept without one."""
+CONTRADICTED = "camera_contradicted"
+"""Key of the provenance of a caption that contradicts the measured movement of the camera after all attempts."""
 
 
 @dataclass(frozen=True)

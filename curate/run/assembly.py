@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from reelweave.curate.caption import availability as caption_availability
+from reelweave.curate.caption.camera_terms import CAMERA_SCORES
 from reelweave.curate.config import CurateConfig, config_digest, earlier_digests
 from reelweave.curate.filters import check_ocr
 from reelweave.curate.ledger.digest import digest_of
 from reelweave.curate.ledger.known_sources import as_known, join_runs
 from reelweave.curate.ledger.ledger import Ledger
+from reelweave.curate.models.custom.configured import stage_class
 from reelweave.curate.run.outlook.work import ContentChange
 from reelweave.curate.run.reference_sets import ReferenceSets, embedding_of
 from reelweave.curate.run.stages.caption_stage import CaptionStage
@@ -174,7 +176,9 @@ def curation_state(
 def model_stages(config: CurateConfig) -> tuple[ModelStage, ...]:
     """Return the stages over clips, the cheapest first; the expensive ones wait until duplicates are known."""
     run = config.run
-    captions = CaptionStage(config.captions, config.storage, run.model_cpus, run.caption_gpus)
+    captions = CaptionStage(
+        config.captions, config.storage, run.model_cpus, run.caption_gpus, _camera_stage(config)
+    )
     custom = [
         CustomModelStage(name, stage_config, captions.after_dedup, config.embed.backend == stage_name(name))
         for name, stage_config in config.stages.items()
@@ -189,6 +193,16 @@ def model_stages(config: CurateConfig) -> tuple[ModelStage, ...]:
     if config.text_embed.model is not None:
         stages.append(TextEmbedStage(config.text_embed, run.model_cpus, run.text_embed_gpus))
     return tuple(stages)
+
+
+def _camera_stage(config: CurateConfig) -> str:
+    """Return the name of the stage before captions that measures the movement of the camera; "" without one."""
+    measuring = (
+        stage_name(name)
+        for name, stage in config.stages.items()
+        if not stage.after_dedup and set(CAMERA_SCORES) <= stage_class(stage.code).scores.keys()
+    )
+    return next(measuring, "")
 
 
 def judge_of(config: CurateConfig, stages: Iterable[ModelStage]) -> Judge:

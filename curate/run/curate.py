@@ -222,7 +222,9 @@ def _further_tables(state: CurationState, clips: Partitions) -> dict[str, pa.Rec
 
 def _captions_tables(state: CurationState, clips: Partitions) -> Iterator[pa.Table]:
     """Yield the further captions of each partition."""
-    stages = [stage for stage in state.inputs.stages if stage.name.startswith(STAGE_OF_CAPTIONS)]
+    # Captions may depend on scores of stages before them.
+    is_caption = [stage.name.startswith(STAGE_OF_CAPTIONS) for stage in state.inputs.stages]
+    stages = state.inputs.stages[: len(is_caption) - is_caption[::-1].index(True)]
     for partition, table in enumerate(clips):
         yield captions_table(table, state.results.find(partition, table, stages))
 

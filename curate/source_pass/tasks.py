@@ -128,6 +128,7 @@ class ClipTask:
         undone: Fault of the machine that keeps a stage from being done; "" without.
         sidecars: Digest of the source's sidecars; "" for none.
         captions: All captions of the list, where it has several.
+        attributes: Columns of the list for the source or the segment.
     """
 
     record: Record
@@ -143,6 +144,7 @@ class ClipTask:
     undone: str = ""
     sidecars: str = ""
     captions: tuple[str, ...] = ()
+    attributes: Mapping[str, str] = field(default_factory=dict)
 
     def with_result(self, stage: str, result: ClipResult) -> "ClipTask":
         """Return the task with a stage's result."""
@@ -175,4 +177,12 @@ def clip_task(source: SourceRef, summary: SourceSummary, record: Record) -> Clip
     """Return the task of a closed source's clip, before any result and with nothing to do."""
     caption, captions = source.caption_of(record.segment), source.captions_of(record.segment)
     tags = summary.tags or {}
-    return ClipTask(record, caption, source.listed_in, tags, sidecars=source.sidecars, captions=captions)
+    return ClipTask(
+        record,
+        caption,
+        source.listed_in,
+        tags,
+        sidecars=source.sidecars,
+        captions=captions,
+        attributes=source.attributes_of(record.segment),
+    )

@@ -27,6 +27,7 @@ class Ask:
         temperature: Sampling temperature; 0 is greedy decoding.
         seed: Random seed for a temperature above 0.
         structured: True where the answer is to be JSON (`reelweave.curate.caption.structured`).
+        terms: Measured movement of the camera, which the answer must not contradict.
     """
 
     prompt: str
@@ -37,6 +38,7 @@ class Ask:
     temperature: float
     seed: int
     structured: bool = False
+    terms: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

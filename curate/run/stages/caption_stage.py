@@ -15,11 +15,12 @@ from reelweave.curate.ledger.records import ClipResult
 from reelweave.curate.models.clip_frames import Fault
 from reelweave.curate.models.hf_model import NamedModel
 from reelweave.curate.models.hub import local_folder
+from reelweave.curate.run.stages.clip_evidence import NOTHING_SHOWN, ClipEvidence
 from reelweave.curate.run.stages.clip_stages import ClipStage, ReadClip, caption_identity, clip_identity
 from reelweave.curate.run.stages.judge import Judge
 from reelweave.curate.run.stages.model_stage import ModelStage
 from reelweave.curate.source_pass.tasks import ClipTask
-from reelweave.loader.errors import ObjectError
+from reelweave.loader.errors import ObjectError, UsageError
 from reelweave.loader.storage import StorageConfig, open_object
 
 REWRITE = "rewrite_model"
@@ -34,12 +35,16 @@ class CaptionStage(ModelStage):
         storage: Where sidecars are read.
         cpus: Processors of a worker with a model.
         gpus: Share of a GPU of such a worker.
+        camera: Name of the stage before it that measures the movement of the camera; "" without one.
     """
 
     name = CAPTIONS
 
-    def __init__(self, config: CaptionConfig, storage: StorageConfig, cpus: float, gpus: float) -> None:
+    def __init__(
+        self, config: CaptionConfig, storage: StorageConfig, cpus: float, gpus: float, camera: str = ""
+    ) -> None:
         self._config, self._storage, self.configs = config, storage, (config.of_caption(),)
+        self._camera = camera if config.camera_terms else ""
         self.has_model = self.after_dedup = config.model is not None
         # Behind an endpoint models have names and no files.
         self.served = config.backend == "endpoint"
@@ -52,6 +57,11 @@ class CaptionStage(ModelStage):
         return {key: local_folder(name) or name for key, name in self._names().items()}
 
     def check_model_paths(self) -> None:
+        if self.has_model and self._config.camera_terms and not self._camera:
+            raise UsageError(
+                "captions.camera_terms needs the measured movement of the camera: set"
+                " stages.camera.use=reelweave.curate.models.camera:CameraMotion, without after_dedup"
+            )
         if not self.served:
             for key, name in self._names().items():
                 NamedModel(key, name).check_folder()
@@ -73,7 +83,7 @@ class CaptionStage(ModelStage):
             fingerprint,
             ledger,
             self.clips,
-            caption_identity,
+            self.evidence.identify(caption_identity),
             go_on,
             self.after_dedup,
             self.clips.prepare,
@@ -83,7 +93,13 @@ class CaptionStage(ModelStage):
     @cached_property
     def clips(self) -> "CaptionClips":
         """Function of this stage and of those of its variants, which share one model."""
-        return CaptionClips(self._config, self._storage, Captioner(self._config) if self.has_model else None)
+        captioner = Captioner(self._config) if self.has_model else None
+        return CaptionClips(self._config, self._storage, captioner, self.evidence)
+
+    @cached_property
+    def evidence(self) -> ClipEvidence:
+        """What the model is told beside the pictures."""
+        return ClipEvidence(self._config.evidence, self._camera) if self.has_model else NOTHING_SHOWN
 
     def variants(self) -> "list[VariantStage]":
         """Return a stage for each variant."""
@@ -122,10 +138,11 @@ class VariantStage(ModelStage):
 
     def clip_stage(self, ledger: Ledger, digests: Mapping[str, str], go_on: Judge) -> ClipStage:
         fingerprint, earlier = self.fingerprints(digests)
-        clips, variant = self._captions.clips, self._variant
-        prepare = partial(clips.prepare_variant, variant)
+        clips = self._captions.clips
+        prepare = partial(clips.prepare_variant, self._variant)
+        identity = self._captions.evidence.identify(clip_identity)
         return ClipStage(
-            self.name, fingerprint, ledger, clips, clip_identity, go_on, True, prepare, earlier=earlier
+            self.name, fingerprint, ledger, clips, identity, go_on, True, prepare, earlier=earlier
         )
 
 
@@ -136,6 +153,7 @@ class CaptionClips:
     config: CaptionConfig
     storage: StorageConfig
     captioner: Captioner | None
+    evidence: ClipEvidence = NOTHING_SHOWN
     _latest: tuple[tuple[object, ...], Caption | Fault] | None = field(default=None, init=False, repr=False)
     _view: tuple[str, CaptionInput | Fault] | None = field(default=None, init=False, repr=False)
 
@@ -164,7 +182,8 @@ class CaptionClips:
         clip_id = task.record.clip_id
         if (latest := self._view) is None or latest[0] != clip_id:
             self._view = latest = (clip_id, captioner.prepare(read(task)))
-        return latest[1]
+        view = latest[1]
+        return replace(view, evidence=self.evidence.of_task(task)) if isinstance(view, CaptionInput) else view
 
     def __call__(
         self, tasks: Sequence[ClipTask], prepared: Callable[[ClipTask], CaptionInput | Caption | Fault]

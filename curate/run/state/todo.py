@@ -159,9 +159,14 @@ class Todo:
             source = self._inputs.listed[index]
             caption = source.caption_of(record.segment)
             tags = self._closed.tags(index)
-            captions = source.captions_of(record.segment)
             yield ClipTask(
-                record, caption, source.listed_in, tags, sidecars=source.sidecars, captions=captions
+                record,
+                caption,
+                source.listed_in,
+                tags,
+                sidecars=source.sidecars,
+                captions=source.captions_of(record.segment),
+                attributes=source.attributes_of(record.segment),
             )
 
     def _source_task(self, source: SourceRef) -> SourceTask:

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from reelweave.curate.caption.types import CAPTIONS as STAGE
-from reelweave.curate.caption.types import VARIANTS
+from reelweave.curate.caption.types import CONTRADICTED, VARIANTS
 from reelweave.curate.run.tables.columns import column, equal, filter_rows, mask_of, repeat_value
 from reelweave.curate.run.tables.judge import fill_maps, token_counts
 from reelweave.loader.dataset.schema import CAPTIONS, WRITTEN
@@ -89,7 +89,7 @@ def describe_variants(tables: Iterable[pa.Table]) -> tuple[str, ...]:
     """
     lacking: Counter[str] = Counter()
     first: dict[str, str] = {}
-    lists = 0
+    lists = contradicting = 0
     for table in tables:
         failed = table.filter(pc.is_null(table.column("caption")))
         names, reasons = (failed.column(name).to_pylist() for name in ("name", "reason"))
@@ -97,11 +97,18 @@ def describe_variants(tables: Iterable[pa.Table]) -> tuple[str, ...]:
         first = dict(zip(reversed(names), reversed(reasons), strict=True)) | first
         written = pc.and_(pc.equal(table.column("name"), WRITTEN), pc.equal(table.column("number"), 0))
         lists += pc.sum(written).as_py() or 0
+        contradicted = pc.map_lookup(table.column("caption_provenance"), CONTRADICTED, "first")
+        contradicting += len(contradicted) - contradicted.null_count
     notes = [
         f"{pluralize(count, 'clip has', 'clips have')} no caption {name} (captions.parquet, reason); other captions"
         f" stay, and --retry-failed asks again; the first: {first[name]}"
         for name, count in sorted(lacking.items())
     ]
+    if contradicting:
+        notes.append(
+            f"{pluralize(contradicting, 'variant')} of captions.parquet: contradicts the measured camera movement"
+            f" after all attempts (caption_provenance: {CONTRADICTED})"
+        )
     if lists:
         notes.append(
             f"{pluralize(lists, 'clip has', 'clips have')} a list of written captions: the first is the caption, and"

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from reelweave.curate.caption.sidecars import CUT, FURTHER_KEYS, OTHER, UNUSED, describe_unused
+from reelweave.curate.caption.types import CONTRADICTED
 from reelweave.curate.run.tables.columns import column, equal, filter_rows
 from reelweave.curate.run.tables.samples import OVERLAPS
 from reelweave.loader.text import pluralize
@@ -20,25 +21,32 @@ _SMART = re.compile(r"(?:^|; )smart: (\d+) of (\d+) frames copied(?=$|; )")
 
 
 def describe_captions(clips: Iterable[pa.Table], max_chars: int) -> tuple[str, ...]:
-    """Return in words how many kept clips have a sidecar that was not used, or only the begin of a caption."""
+    """Return in words how many kept clips have an unused sidecar, a caption that was cut, or one that contradicts."""
     origins: list[str | None] = []
-    cut = 0
+    cut = contradicting = 0
     for table in clips:
         kept = filter_rows(table, equal(table, "state", "kept"))
-        unused, cut_of = (
-            pc.map_lookup(column(kept, "caption_provenance"), key, "first") for key in (UNUSED, CUT)
+        unused, cut_of, contradicted = (
+            pc.map_lookup(column(kept, "caption_provenance"), key, "first")
+            for key in (UNUSED, CUT, CONTRADICTED)
         )
         origins += pc.coalesce(unused, column(kept, "caption_source")).to_pylist()
         cut += len(cut_of) - cut_of.null_count
-    unused_notes = describe_unused(origins)
-    if not cut:
-        return unused_notes
-    clips_have = pluralize(cut, "clip has", "clips have")
-    return (
-        *unused_notes,
-        f"{clips_have} a written caption of more than captions.max_chars = {max_chars:,} characters: the rest is cut"
-        " off",
-    )
+        contradicting += len(contradicted) - contradicted.null_count
+    notes = list(describe_unused(origins))
+    if cut:
+        clips_have = pluralize(cut, "clip has", "clips have")
+        notes.append(
+            f"{clips_have} a written caption of more than captions.max_chars = {max_chars:,} characters: the rest is"
+            " cut off"
+        )
+    if contradicting:
+        clips_have = pluralize(contradicting, "clip has", "clips have")
+        notes.append(
+            f"{clips_have} a caption that contradicts the measured movement of the camera after all attempts"
+            f" (caption_provenance: {CONTRADICTED})"
+        )
+    return tuple(notes)
 
 
 def describe_sidecars(clips: Iterable[pa.Table]) -> tuple[str, ...]:
