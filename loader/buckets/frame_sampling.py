@@ -84,8 +84,10 @@ class FrameSampling(Settings):
         draw = int.from_bytes(digest, "little")
         if times_s is not None and self.fps is not None:
             return _by_times(draw, np.arange(count) / self.fps, times_s)
-        first = draw % int(self.starts(clip_frames, clip_fps, count))
-        indices = first + np.floor(np.arange(count) * float(self.step(clip_fps)) + 0.5).astype(np.int64)
+        # As `starts` and `step`, of one clip: a stream calls this for every sample.
+        step = float(self.stride or 1) if self.fps is None else clip_fps / self.fps
+        starts = 1 if self.mode == "all" else max(1, clip_frames - int((count - 1) * step + 0.5))
+        indices = draw % starts + np.floor(np.arange(count) * step + 0.5).astype(np.int64)
         return np.asarray(np.minimum(indices, clip_frames - 1))
 
 

@@ -1,7 +1,7 @@
 """Range reads of planned samples: adjacent samples in one request, and many requests in flight."""
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -61,17 +61,23 @@ def coalesce_ranges(
     return requests if open_place is None else [*requests, RangeRequest(open_place, tuple(indices))]
 
 
+Answer = bytes | Exception
+"""Bytes of a request, or why it failed."""
+
+
 class Fetched(NamedTuple):
     """Future bytes of one range.
 
     Attributes:
-        request: request that reads the range, perhaps with others.
+        answers: answers to requests that one thread makes in turn.
+        position: position among them of the request that reads the range, perhaps with others.
         asked: byte range of the request.
         start: offset of the range in the request's bytes.
         size: size of the range in bytes.
     """
 
-    request: Future[bytes]
+    answers: Future[list[Answer]]
+    position: int
     asked: ByteRange
     start: int
     size: int
@@ -84,7 +90,10 @@ class Fetched(NamedTuple):
             RunError: the shard could not be read.
             EOFError: the shard ends before the range.
         """
-        part = memoryview(self.request.result())[self.start : self.start + self.size]
+        answer = self.answers.result()[self.position]
+        if isinstance(answer, Exception):
+            raise answer
+        part = memoryview(answer)[self.start : self.start + self.size]
         if len(part) < self.size:
             raise EOFError
         return part
@@ -93,6 +102,9 @@ class Fetched(NamedTuple):
 class Fetcher:
     """Reader of byte ranges in its own threads.
 
+    A thread makes several requests in turn where there are more than threads: handing over each one costs more than
+    a read from this machine.
+
     Args:
         read: ``read(shard, offset, size)`` returns these bytes, fewer at the end of the shard.
         threads: maximum number of requests in flight.
@@ -100,20 +112,36 @@ class Fetcher:
     """
 
     def __init__(self, read: Callable[[int, int, int], bytes], threads: int, together: bool = True) -> None:
-        self._read = read
+        self._read, self._threads, self._closed = read, threads, False
         self._most = MAX_RANGE_BYTES if together else 0
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="fetch")
 
     def fetch(self, ranges: Sequence[ByteRange]) -> list[Fetched]:
         """Start reading; return the future bytes in the order of the ranges."""
         fetched: dict[int, Fetched] = {}
-        for request in coalesce_ranges(ranges, max_bytes=self._most):
-            future = self._pool.submit(self._read, *request.span)
-            for index in request.wanted:
-                start = ranges[index].offset - request.span.offset
-                fetched[index] = Fetched(future, request.span, start, ranges[index].size)
+        requests = coalesce_ranges(ranges, max_bytes=self._most)
+        in_turn = -(-len(requests) // self._threads)
+        for first in range(0, len(requests), in_turn or 1):
+            group = requests[first : first + in_turn]
+            answers = self._pool.submit(self._answer, [request.span for request in group])
+            for at, request in enumerate(group):
+                for index in request.wanted:
+                    start = ranges[index].offset - request.span.offset
+                    fetched[index] = Fetched(answers, at, request.span, start, ranges[index].size)
         return [fetched[index] for index in range(len(ranges))]
+
+    def _answer(self, spans: Sequence[ByteRange]) -> list[Answer]:
+        answers: list[Answer] = []
+        for span in spans:
+            if self._closed:
+                raise CancelledError
+            try:
+                answers.append(self._read(*span))
+            except Exception as error:  # noqa: BLE001 - raised where the bytes are wanted
+                answers.append(error)
+        return answers
 
     def close(self) -> None:
         """Wait for requests in flight and cancel the others."""
+        self._closed = True
         self._pool.shutdown(wait=True, cancel_futures=True)

@@ -63,7 +63,8 @@ class SampleReader:
                 )
             finally:
                 hits, misses = (0, 0) if cache is None else (int(not missed), int(missed))
-                self._count(ReadCounts(count.retries, hits, misses))
+                if cache is not None or count.retries:
+                    self._count(ReadCounts(count.retries, hits, misses))
 
     def taken_counts(self) -> ReadCounts:
         """Return the numbers of reads since the last call."""

@@ -5,6 +5,7 @@ work per sample. The stream, which does more, is measured beside them.
 """
 
 import hashlib
+import math
 import os
 import tempfile
 import time
@@ -25,7 +26,9 @@ _ROUNDS = 5
 
 
 def bench_loader(samples: int = SAMPLES) -> dict[str, Any]:
-    """Return MB/s of each reader, best of five rounds, and its ratio to the raw read; None if not installed.
+    """Return MB/s and processor time of each reader, best of five rounds, and its ratio to the raw read.
+
+    A ratio is None where the reader is not installed.
 
     Raises:
         RunError: a reader did not read every clip once.
@@ -46,11 +49,12 @@ def bench_loader(samples: int = SAMPLES) -> dict[str, Any]:
             "reelweave_random": lambda: _clips(dataset, shuffled),
             **installed_peers(folder, folder / "copy"),
         }
-        speeds = dict.fromkeys(readers, 0.0)
+        speeds, cpu_us = dict.fromkeys(readers, 0.0), dict.fromkeys(readers, math.inf)
         for _ in range(_ROUNDS):
             for reader, read in readers.items():
-                began = time.perf_counter()
+                began, began_s = time.perf_counter(), time.process_time()
                 got = read()
+                cpu_us[reader] = min(cpu_us[reader], (time.process_time() - began_s) / samples * 1e6)
                 if reader != "raw" and got != clip_bytes:
                     raise RunError(f"{reader} read {got} bytes of clips, and there are {clip_bytes}")
                 speeds[reader] = max(speeds[reader], got / (time.perf_counter() - began) / 1e6)
@@ -60,6 +64,7 @@ def bench_loader(samples: int = SAMPLES) -> dict[str, Any]:
         "samples": samples,
         "sample_bytes": SAMPLE_BYTES,
         "mb_per_s": speeds,
+        "cpu_us_per_sample": cpu_us,
         **encoded,
         "ratio_to_raw": ratios["reelweave"],
         "ratio_to_raw_random": ratios["reelweave_random"],

@@ -5,6 +5,7 @@ import threading
 import numpy as np
 import pytest
 
+from reelweave.loader.errors import RunError
 from reelweave.loader.read.fetch import MAX_RANGE_BYTES, ByteRange, Fetcher, coalesce_ranges
 
 SHARDS = {name: np.random.default_rng(number).bytes(50_000) for number, name in enumerate("ab")}
@@ -78,7 +79,25 @@ def test_closing_forgets_what_has_not_begun() -> None:
         return b"x" * size
 
     fetcher = Fetcher(slow, 1)
-    found = fetcher.fetch([ByteRange("a", 10_000 * number, 10) for number in range(50)])
-    found[-1].request.add_done_callback(lambda _: waiting.set())
+    fetcher.fetch([ByteRange("a", 10_000 * number, 10) for number in range(50)])
+    [last] = fetcher.fetch([ByteRange("b", 0, 10)])
+    last.answers.add_done_callback(lambda _: waiting.set())
     fetcher.close()
     assert len(begun) <= 1
+
+
+def test_requests_in_turn_each_have_their_own_end() -> None:
+    """More requests than threads: one that fails takes none of those with it."""
+
+    def some(shard: str, offset: int, size: int) -> bytes:
+        if offset == 20_000:
+            raise RunError("no")
+        return read(shard, offset, size)
+
+    fetcher = Fetcher(some, 1)
+    found = fetcher.fetch([ByteRange("a", 10_000 * number, 10) for number in range(4)])
+    for number in (0, 1, 3):
+        assert bytes(found[number].result()) == read("a", 10_000 * number, 10)
+    with pytest.raises(RunError, match="no"):
+        found[2].result()
+    fetcher.close()
