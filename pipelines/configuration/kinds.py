@@ -18,11 +18,13 @@ class Kind(NamedTuple):
         home: module and name of its model; imported when asked for, since some need torch.
         start: file of the package to start from; None: the defaults.
         used_by: commands that read it.
+        purpose: line that says what is in it.
     """
 
     home: str
     start: Path | None
     used_by: tuple[str, ...]
+    purpose: str
 
     def model(self) -> type[BaseModel]:
         module, name = self.home.split(":")
@@ -35,24 +37,55 @@ class Kind(NamedTuple):
 
 
 KINDS = {
-    "curate": Kind("reelweave.curate.config:CurateConfig", None, ("curate",)),
+    "curate": Kind(
+        "reelweave.curate.config:CurateConfig",
+        None,
+        ("curate",),
+        "clips, scores, thresholds, captions, duplicates, shards",
+    ),
     "buckets": Kind(
-        "reelweave.pipelines.report.buckets:ReportConfig", CONFIGS / "report.yaml", ("report", "plan")
+        "reelweave.pipelines.report.buckets:ReportConfig",
+        CONFIGS / "report.yaml",
+        ("report", "plan"),
+        "shapes, memory and costs of a step, for reports and plans",
     ),
     "train": Kind(
         "reelweave.pipelines.configuration.train_config:TrainRunConfig",
         CONFIGS / "train.yaml",
         ("train", "latents", "bench shapes", "bench cascades", "fit --cascades", "state inspect"),
+        "a small model for one GPU: stream, model, optimizer, layout, checkpoints",
     ),
     "train-vae": Kind(
         "reelweave.pipelines.configuration.train_vae_config:VaeRunConfig",
         CONFIGS / "finetune_vae.yaml",
         ("train-vae",),
+        "fine-tuning of a published video tokenizer",
     ),
 }
 
+
+class Example(NamedTuple):
+    """File that ``config init`` writes as it stands, with comments of its own.
+
+    Attributes:
+        kind: kind of its configuration.
+        file: the file.
+        purpose: line that says what it is for.
+    """
+
+    kind: str
+    file: Path
+    purpose: str
+
+
 EXAMPLES = {
-    "wan-lora": ("train", CONFIGS / "finetune_wan_lora.yaml"),
-    "wan22-i2v-lora": ("train", CONFIGS / "finetune_wan22_i2v_lora.yaml"),
+    "wan-lora": Example(
+        "train", CONFIGS / "finetune_wan_lora.yaml", "LoRA on Wan2.1-T2V-1.3B at 480p, text to video"
+    ),
+    "wan22-i2v-lora": Example(
+        "train",
+        CONFIGS / "finetune_wan22_i2v_lora.yaml",
+        "LoRA on an expert of Wan2.2-I2V-A14B at 480p, image to video",
+    ),
 }
-"""Kind and file of examples that ``config init`` writes as they stand, with comments of their own."""
+"""Examples by name."""

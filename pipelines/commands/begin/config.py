@@ -19,7 +19,7 @@ from reelweave.pipelines.configuration.config import DEFAULT, read_given
 from reelweave.pipelines.configuration.keys import Key, choices_of, keys_of, kind_of, models_of, unit_of
 from reelweave.pipelines.configuration.kinds import EXAMPLES, KINDS
 from reelweave.pipelines.terminal.arguments import add_config, add_global, did_you_mean
-from reelweave.pipelines.terminal.console import print_json, stdout
+from reelweave.pipelines.terminal.console import print_json, stdout, table
 from reelweave.pipelines.terminal.files import output_target, write_whole
 
 _MOST_MATCHES = 20
@@ -28,11 +28,14 @@ _MOST_MATCHES = 20
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the actions of `reelweave config` and their options."""
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    init = actions.add_parser("init", help="print a commented YAML file to start from")
+    init = actions.add_parser(
+        "init", help="print a commented YAML file to start from; without KIND the list of them"
+    )
     show = actions.add_parser("show", help="print a resolved configuration, with where each value was set")
     schema = actions.add_parser("schema", help="print the JSON schema, for editors that complete YAML")
     for action, kinds in ((init, [*KINDS, *EXAMPLES]), (show, list(KINDS)), (schema, list(KINDS))):
-        action.add_argument("kind", metavar="KIND", choices=kinds, help=", ".join(kinds))
+        nargs = "?" if action is init else None
+        action.add_argument("kind", metavar="KIND", choices=kinds, help=", ".join(kinds), nargs=nargs)
     init.add_argument("--out", type=Path, metavar="FILE", help="write a new file instead of printing")
     explain = actions.add_parser(
         "explain", help="say what a key means, its unit, its default, where to set it"
@@ -57,9 +60,12 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _init(options: argparse.Namespace) -> None:
-    name, example = EXAMPLES.get(options.kind, (options.kind, None))
-    kind = KINDS[name]
-    config = kind.read_given(example, []).validate(kind.model())
+    if options.kind is None:
+        _list_kinds(options)
+        return
+    example = EXAMPLES.get(options.kind)
+    kind = KINDS[options.kind if example is None else example.kind]
+    config = kind.read_given(None if example is None else example.file, []).validate(kind.model())
     if options.json:
         print_json(config.model_dump(mode="json"))
         return
@@ -67,7 +73,7 @@ def _init(options: argparse.Namespace) -> None:
         f"Configuration of `reelweave {kind.used_by[0]} --config FILE`. Keep what you change; a key that is left out",
         "has its default. --set section.key=value wins over the file.",
     ]
-    text = commented_yaml(config, head) if example is None else example.read_text()
+    text = commented_yaml(config, head) if example is None else example.file.read_text()
     if options.out is None:
         print(text, end="")
         return
@@ -77,6 +83,24 @@ def _init(options: argparse.Namespace) -> None:
     stdout().print(
         f"{options.out}: change it, then give it to reelweave {kind.used_by[0]} as --config", soft_wrap=True
     )
+
+
+def _list_kinds(options: argparse.Namespace) -> None:
+    if options.out is not None:
+        raise UsageError(f"--out needs a KIND, one of {', '.join([*KINDS, *EXAMPLES])}")
+    rows = [
+        {"kind": name, "for": f"reelweave {kind.used_by[0]}", "content": kind.purpose}
+        for name, kind in KINDS.items()
+    ]
+    rows += [
+        {"kind": name, "for": f"reelweave {example.kind}", "content": example.purpose}
+        for name, example in EXAMPLES.items()
+    ]
+    if options.json:
+        print_json(rows)
+        return
+    stdout().print(table("reelweave config init KIND", list(rows[0]), [list(row.values()) for row in rows]))
+    stdout().print("Recipes of filters: reelweave curate --recipe list", markup=False)
 
 
 def _show(options: argparse.Namespace) -> None:

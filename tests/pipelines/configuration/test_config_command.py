@@ -36,11 +36,23 @@ def test_a_file_to_start_from_is_the_configuration_of_the_package(name: str, tmp
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_an_example_is_written_as_it_stands(name: str, tmp_path: Path) -> None:
-    kind, file = EXAMPLES[name]
+    kind, file, _ = EXAMPLES[name]
     done = reelweave("config", "init", name, "--out", tmp_path / "example.yaml")
     assert (done.returncode, done.stderr) == (0, "")
     assert (tmp_path / "example.yaml").read_bytes() == file.read_bytes()
     KINDS[kind].read_given(tmp_path / "example.yaml", []).validate(KINDS[kind].model())
+
+
+def test_without_a_kind_all_are_listed_with_a_line_each(tmp_path: Path) -> None:
+    rows = json.loads(reelweave("config", "init", "--json").stdout)
+    assert [row["kind"] for row in rows] == [*KINDS, *EXAMPLES]
+    assert all(row["for"].startswith("reelweave ") and row["content"] for row in rows)
+    done = reelweave("config", "init")
+    assert done.returncode == 0
+    assert "wan22-i2v-lora  reelweave train" in done.stdout
+    refused = reelweave("config", "init", "--out", tmp_path / "my.yaml")
+    assert refused.returncode == 2
+    assert "--out needs a KIND, one of curate, buckets" in refused.stderr
 
 
 def test_values_are_shown_with_their_origins(tmp_path: Path) -> None:
