@@ -1,12 +1,12 @@
 """What the filters keep of clips that were labelled by eye as usable or not: docs/benchmarks/usable_clips.md.
 
-    python -m tests.bench.usable_clips FOOTAGE --work DIR [--half open|sealed] [--recipe NAME] [--set KEY=VALUE ...]
+    python -m tests.bench.usable_clips FOOTAGE --work DIR [--half open|sealed|sealed2] [--recipe NAME] [--set KEY=VALUE ...]
 
 FOOTAGE holds the films that `usable_clips.json` names. They are curated into DIR once, with all scores; a further call
 with the same DIR and other thresholds decides anew and decodes nothing. With `--scores DATASET` in place of `--work`,
 thresholds of `filters` and of a recipe are applied to the scores of finished datasets, which takes a second: what
 was cut, cropped and read stays as it is there. Thresholds are set on
-`open` alone: `sealed` is measured once, at the end.
+`open` and `sealed` alone: `sealed2` is measured once, at the end.
 """
 
 import argparse
@@ -27,6 +27,7 @@ from reelweave.curate.filters.config import FilterConfig
 from reelweave.curate.filters.decision import decide
 from reelweave.pipelines.configuration.recipes.given import resolve_curation
 
+HALVES = ("open", "sealed", "sealed2")
 LABELS = Path(__file__).with_name("usable_clips.json")
 CROPPABLE = frozenset({"bars", "blurred_pillars"})
 REASONS = frozenset(
@@ -230,7 +231,7 @@ def main() -> None:
     place.add_argument(
         "--scores", type=Path, nargs="+", metavar="DATASET", help="finished datasets of the films"
     )
-    parser.add_argument("--half", choices=["open", "sealed"], default="open")
+    parser.add_argument("--half", choices=HALVES, default="open")
     parser.add_argument("--recipe", help="name of a recipe of `reelweave curate`")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="keys")
     parser.add_argument("--wrong", action="store_true", help="list the wrong ones")

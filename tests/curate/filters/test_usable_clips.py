@@ -7,6 +7,7 @@ import pytest
 
 from tests.bench.usable_clips import (
     CROPPABLE,
+    HALVES,
     REASONS,
     LabelledClip,
     Row,
@@ -88,8 +89,8 @@ def test_a_film_that_is_missing_or_another_one_is_told_with_its_place(tmp_path: 
 
 def test_the_labels_keep_the_rule_of_their_page() -> None:
     films = read_films()
-    clips = labelled_clips(films, "open") + labelled_clips(films, "sealed")
-    assert {film["half"] for film in films.values()} <= {"open", "sealed"}
+    clips = [each for half in HALVES for each in labelled_clips(films, half)]
+    assert {film["half"] for film in films.values()} == set(HALVES)
     assert max(len(film["clips"]) for film in films.values()) <= 8
     assert all(0 <= each.start_s < each.end_s for each in clips)
     assert len({each.name for each in clips}) == len(clips)
