@@ -36,6 +36,7 @@ CONTRACT = (
     "reelweave.loader.pretrained",
     "reelweave.loader.base.processors",
     "reelweave.loader.base.operations",
+    "reelweave.loader.base.compiled",
 )
 WHOLE = "reelweave.train.config.run"
 DOORS = (

@@ -1,6 +1,6 @@
 """Settings of the scores and, apart from them, the filter thresholds."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import ConfigDict, Field
 
@@ -9,6 +9,8 @@ from reelweave.loader.settings import Settings
 
 class ScoreConfig(Settings):
     """Measurement of clips. A changed key measures all clips again and decodes all sources again."""
+
+    ADDED: ClassVar = frozenset({"graphics"})
 
     fps: float = Field(
         4.0, gt=0, le=30, description="sampling rate of the pictures that are scored, pictures per second"
@@ -21,6 +23,10 @@ class ScoreConfig(Settings):
     )
     ocr: Literal["none", "rapidocr", "easyocr"] = Field(
         "none", description="OCR package that scores one picture per second; it must be installed"
+    )
+    graphics: bool = Field(
+        False,
+        description="look for static graphics, such as logos, in three pictures per second of up to 960 pixels",
     )
 
 
@@ -101,6 +107,11 @@ class FilterConfig(Settings):
     )
     max_ocr_chars: float | None = Field(
         None, description="maximum mean number of characters that OCR reads in a picture; needs scores.ocr"
+    )
+    max_static_graphic: float | None = Field(
+        None,
+        description="maximum share of the picture's pixels that are edges of a static graphic, such as a logo, 0 to 1;"
+        " needs scores.graphics",
     )
     max_silent_share: float | None = Field(None, description="maximum share of silent time, 0 to 1")
     min_loudness_dbfs: float | None = Field(

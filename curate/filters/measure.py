@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Set
 
-from reelweave.curate.filters.bars import bars_scores, find_bars, without_bars
+from reelweave.curate.filters.bars import Bars, bars_scores, find_bars, without_bars
 from reelweave.curate.filters.light import light_scores
 from reelweave.curate.filters.motion import motion_scores
 from reelweave.curate.filters.ocr import ocr_scores
@@ -11,6 +11,7 @@ from reelweave.curate.filters.sample import ClipSample, shape_scores
 from reelweave.curate.filters.sharpness import sharpness_scores
 from reelweave.curate.filters.sound import sound_scores
 from reelweave.curate.filters.still import still_scores
+from reelweave.curate.filters.still_edges import StillEdges, graphic_scores
 from reelweave.loader.errors import RunError
 
 FIRST = frozenset(
@@ -26,7 +27,7 @@ FIRST = frozenset(
 
 ADDED: dict[str, int] = {
     "motion": 2, "motion_local": 2, "frozen_share": 2, "slideshow": 2, "flicker": 2,
-    "silent_share": 2, "ocr_share": 2, "ocr_chars": 1,
+    "silent_share": 2, "ocr_share": 2, "ocr_chars": 1, "static_graphic": 1, "static_edges": 1,
 }  # fmt: skip
 """Version of each score that came later, or whose values changed. Clips cut before are measured from their bytes."""
 
@@ -53,8 +54,17 @@ def scores(sample: ClipSample) -> dict[str, float]:
     }
     if sample.text is not None:
         named_scores |= ocr_scores(sample.text)
+    if sample.edges is not None:
+        named_scores |= graphic_scores(_inside(sample.edges, sample, bars))
     check_names(named_scores.keys())
     return {name: round(value, _DIGITS) for name, value in named_scores.items()}
+
+
+def _inside(edges: StillEdges, sample: ClipSample, bars: Bars) -> StillEdges:
+    height, width = sample.pictures.shape[1:3]
+    return edges.inside(
+        (bars.left / width, 1 - bars.right / width), (bars.top / height, 1 - bars.bottom / height)
+    )
 
 
 def lacking(measured: Mapping[str, int]) -> dict[str, int]:

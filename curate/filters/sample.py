@@ -6,6 +6,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from reelweave.curate.filters.still_edges import StillEdges
+
 Floats = NDArray[np.float32]
 
 _LUMA = np.array([0.299, 0.587, 0.114], np.float32)
@@ -65,6 +67,7 @@ class ClipSample:
         motion_local: float32 [frames]: motion relative to the camera, in the form of ``motion``.
         vectors_missing: True when the codec has motion vectors, but exported none.
         text: Text that OCR found; None: not read.
+        edges: Edges that stay, at full size; None: not looked at.
     """
 
     pictures: NDArray[np.uint8]
@@ -81,6 +84,7 @@ class ClipSample:
     motion_local: Floats | None = None
     vectors_missing: bool = False
     text: ReadText | None = None
+    edges: StillEdges | None = None
 
     @cached_property
     def grey(self) -> Floats:

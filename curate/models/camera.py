@@ -6,7 +6,7 @@ from typing import ClassVar
 import numpy as np
 from pydantic import Field
 
-from reelweave.curate.filters.camera import camera_scores
+from reelweave.curate.models.camera_scores import camera_scores
 from reelweave.curate.models.custom.types import Clip, CustomStage, StageConfig
 
 _GREY = np.array([0.299, 0.587, 0.114], np.float32)

@@ -27,6 +27,12 @@ from reelweave.curate.filters import (
 )
 from reelweave.curate.filters.ocr import READ_LONG_SIDE_PX, READ_PER_S, TextMeter
 from reelweave.curate.filters.sample import ReadText
+from reelweave.curate.filters.still_edges import (
+    LOOK_LONG_SIDE_PX,
+    LOOK_PER_S,
+    EdgeMeter,
+    StillEdges,
+)
 from reelweave.curate.frames.picture import Geometry
 from reelweave.loader.base.operations import charged
 from reelweave.loader.dataset.colour.sdr import SdrConverter
@@ -106,6 +112,7 @@ class ClipPictures:
     Attributes:
         fingerprint: Pictures that deduplication compares; see `reelweave.curate.dedup.fingerprint`.
         text: Text that OCR found, or None without OCR.
+        edges: Edges that stay, or None where they were not looked at.
     """
 
     pictures: NDArray[np.uint8]
@@ -113,6 +120,7 @@ class ClipPictures:
     motion: SpanMotion
     fingerprint: PrintPictures
     text: ReadText | None = None
+    edges: StillEdges | None = None
 
     def sample(
         self, clip: CutClip, stats: FrameStats, shown: NDArray[np.int64], footage_fps: float
@@ -142,6 +150,7 @@ class ClipPictures:
             duration_s=float(clip.frames / clip.rate),
             audio_dbfs=clip.audio_dbfs,
             text=self.text,
+            edges=self.edges,
         )
         return sample if clip.crop is None else _without(sample, clip.crop, clip.geometry)
 
@@ -156,11 +165,13 @@ def _without(sample: ClipSample, crop: Crop, size: Geometry) -> ClipSample:
         for lines in (crop.top * down, crop.bottom * down, crop.left * across, crop.right * across)
     ))  # fmt: skip
     inner = replace(without_bars(sample, lost), width=size.width, height=size.height)
-    if sample.text is None:
-        return inner
     left, top = crop.left / sample.width, crop.top / sample.height
     right, bottom = left + size.width / sample.width, top + size.height / sample.height
-    return replace(inner, text=sample.text.inside(left, top, right, bottom))
+    return replace(
+        inner,
+        text=None if sample.text is None else sample.text.inside(left, top, right, bottom),
+        edges=None if sample.edges is None else sample.edges.inside((left, right), (top, bottom)),
+    )
 
 
 class PictureCollector:
@@ -173,9 +184,11 @@ class PictureCollector:
 
     def __init__(self, codec: str, config: ScoreConfig) -> None:
         self._config = config
-        self._scaler, self._text_scaler, self._sdr = VideoReformatter(), VideoReformatter(), SdrConverter()
+        self._scaler, self._text_scaler, self._edge_scaler = (VideoReformatter() for _ in range(3))
+        self._sdr = SdrConverter()
         self._motion = MotionMeter(codec)
         self._text = None if config.ocr == "none" else TextMeter(text_reader(config.ocr))
+        self._edges = EdgeMeter() if config.graphics else None
         self._pictures: list[NDArray[np.uint8]] = []
         self._times_s: list[float] = []
         self._print: list[PrintPictures] = []
@@ -199,6 +212,10 @@ class PictureCollector:
             due = len(_due_times(self._text.pictures, READ_PER_S, since_s, held_s))
             if due:
                 self._text.push(self._small(finished, READ_LONG_SIDE_PX, self._text_scaler), due)
+        if self._edges is not None:
+            due = len(_due_times(self._edges.pictures, LOOK_PER_S, since_s, held_s))
+            if due:
+                self._edges.push(self._small(finished, LOOK_LONG_SIDE_PX, self._edge_scaler, "gray"), due)
         if not times_s and not prints:
             return
         small = self._small(finished, self._config.long_side_px, self._scaler)
@@ -207,13 +224,15 @@ class PictureCollector:
         if prints:
             self._print += [print_picture(small)] * prints
 
-    def _small(self, finished: VideoFrame, long_side_px: int, scaler: VideoReformatter) -> NDArray[np.uint8]:
+    def _small(
+        self, finished: VideoFrame, long_side_px: int, scaler: VideoReformatter, layout: str = "rgb24"
+    ) -> NDArray[np.uint8]:
         scale = min(1.0, long_side_px / max(finished.width, finished.height))
         small = scaler.reformat(
             self._sdr(finished),
             max(2, round(finished.width * scale)),
             max(2, round(finished.height * scale)),
-            "rgb24",
+            layout,
             interpolation="AREA",
             threads=1,
         )
@@ -227,6 +246,7 @@ class PictureCollector:
             self._motion.take(),
             np.stack(self._print),
             None if self._text is None else self._text.take(),
+            None if self._edges is None else self._edges.take(),
         )
         self._pictures, self._times_s, self._print = [], [], []
         return collected
@@ -236,6 +256,8 @@ class PictureCollector:
         self._motion.take()
         if self._text is not None:
             self._text.take()
+        if self._edges is not None:
+            self._edges.take()
         self._pictures, self._times_s, self._print = [], [], []
 
 

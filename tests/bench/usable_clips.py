@@ -1,6 +1,6 @@
 """What the filters keep of clips that were labelled by eye as usable or not: docs/benchmarks/usable_clips.md.
 
-    python -m tests.bench.usable_clips FOOTAGE --work DIR [--half open|sealed|sealed2] [--recipe NAME] [--set KEY=VALUE ...]
+    python -m tests.bench.usable_clips FOOTAGE --work DIR [--half NAME] [--recipe NAME] [--set KEY=VALUE ...]
 
 FOOTAGE holds the films that `usable_clips.json` names. They are curated into DIR once, with all scores; a further call
 with the same DIR and other thresholds decides anew and decodes nothing. With `--scores DATASET` in place of `--work`,

@@ -79,6 +79,8 @@ def _measured_again(data: bytes, record: Record, names: set[str], config: ScoreC
     """
     if "ocr_share" not in names:
         config = config.model_copy(update={"ocr": "none"})
+    if "static_graphic" not in names:
+        config = config.model_copy(update={"graphics": False})
     try:
         all_scores = scores(_sample(data, record, config))
     except (SourceError, av.error.FFmpegError, ValueError) as error:
@@ -112,4 +114,5 @@ def _sample(data: bytes, record: Record, config: ScoreConfig) -> ClipSample:
         # A sound track that could not be kept was not measured either.
         audio_dbfs=None if record.audio.startswith("none (") else loudness_dbfs(data),
         text=collected.text,
+        edges=collected.edges,
     )

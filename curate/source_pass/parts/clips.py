@@ -24,6 +24,7 @@ from reelweave.curate.cut.smart.packets import SmartPackets
 from reelweave.curate.cut.smart.plan import Plan, plan_of
 from reelweave.curate.filters import SpanMotion
 from reelweave.curate.filters.sample import ReadText
+from reelweave.curate.filters.still_edges import StillEdges
 from reelweave.curate.frames.frame_times import FrameTimes, timeline
 from reelweave.curate.frames.picture import Geometry, Shape, geometry, size_at
 from reelweave.curate.frames.probe import Probe
@@ -168,6 +169,8 @@ def keep_clips(store: PartStore, part_index: int, size: Geometry | None, clips: 
                 arrays[name] = values
         if (text := clip.collected.text) is not None:
             arrays |= {"read_pictures": np.array([text.pictures]), "text_lines": text.lines}
+        if (edges := clip.collected.edges) is not None:
+            arrays |= {"edge_pictures": np.array([edges.pictures]), "edge_cells": edges.cells}
         store.put(_CLIP, part_index, arrays, clip.first)
         # The index of the part, written last, says which clips there are.
         rate = np.array([clip.rate.numerator, clip.rate.denominator])
@@ -262,7 +265,10 @@ class PartClips:
         text = None
         if "text_lines" in arrays:
             text = ReadText(int(arrays["read_pictures"][0]), arrays["text_lines"])
-        return ClipPictures(arrays["pictures"], arrays["times_s"], motion, arrays["fingerprint"], text)
+        edges = None
+        if "edge_cells" in arrays:
+            edges = StillEdges(int(arrays["edge_pictures"][0]), arrays["edge_cells"])
+        return ClipPictures(arrays["pictures"], arrays["times_s"], motion, arrays["fingerprint"], text, edges)
 
     def _has_form(self, part: int) -> bool:
         """Return whether a part saw the form that the source has by its first frame."""

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw
 
-from reelweave.curate.filters.camera import camera_scores
 from reelweave.curate.models.camera import CameraConfig, CameraMotion
+from reelweave.curate.models.camera_scores import camera_scores
 from reelweave.curate.models.custom.types import Clip
 from tests.filter_footage import encode, texture
 

@@ -270,17 +270,18 @@ def test_lowered_rates_in_parts_are_those_of_one_pass(tmp_path: Path) -> None:
 
 @thorough
 def test_text_in_parts_is_what_one_pass_reads(tmp_path: Path) -> None:
-    """What OCR reads rides beside the clips that parts encode ahead."""
+    """What OCR reads, and the edges that stay, ride beside the clips that parts encode ahead."""
     film = encode(
         tmp_path / "titled.mp4", over(pan(150), "and then they went home", (0.5, 0.88)), options={"g": "30"}
     )
-    scored = {"ocr": "rapidocr"}
+    scored = {"ocr": "rapidocr", "graphics": True}
     for name, run in (("whole", {}), ("parts", PARTS)):
         curate([str(film)], str(tmp_path / name), config(scores=scored, run=run, spans={"max_clip_s": 2.0}))
     assert tree(tmp_path / "parts") == tree(tmp_path / "whole")
     scores = pq.read_table(tmp_path / "whole/scores.parquet")["scores"].to_pylist()
     assert len(scores) > 1
     assert all(dict(one)["ocr_chars"] > 15 for one in scores)
+    assert all("static_edges" in dict(one) for one in scores)
 
 
 @pytest.mark.parametrize("write", but([damaged], [damaged, odd], ()))
