@@ -136,16 +136,13 @@ def _leave_out(dataset: Dataset, removals: Sequence[Removal]) -> Removed:
     for name in ("key", "source"):
         column = dataset.column(name)
         requested = pa.array([getattr(removal, name) for removal in removals], pa.string()).drop_null()
-        counts.update(
-            (name, name_or_key)
-            for name_or_key in column.filter(pc.is_in(column, value_set=requested)).to_pylist()
-        )
+        values = column.filter(pc.is_in(column, value_set=requested)).to_pylist()
+        counts.update((name, value) for value in values)
     # A sample whose metadata names its source is still one of its own in the accounting, by tar and key.
-    in_tars = Counter(
-        source
-        for table in dataset.table_parts("accounting", ("source", "state"))
-        for source in table.column("source").filter(pc.equal(table.column("state"), "kept")).to_pylist()
+    kept_parts = (
+        table.filter(pc.equal(table["state"], "kept")) for table in dataset.table_parts("accounting")
     )
+    in_tars = Counter(source for table in kept_parts for source in table["source"].to_pylist())
     # Take-downs that were made before are not made again.
     new = [
         removal.model_copy(

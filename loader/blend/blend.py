@@ -17,7 +17,7 @@ from reelweave.loader.blend.latents import common
 from reelweave.loader.blend.mixture import Mixture
 from reelweave.loader.blend.past import MAX_REVISIONS_CHARS, BlendRevision, fingerprint_of, past_revision
 from reelweave.loader.blend.reading import is_blend_file
-from reelweave.loader.blend.resolve import resolve, split_rows
+from reelweave.loader.blend.resolve import leaf_rows, resolve
 from reelweave.loader.blend.source import SampleSource
 from reelweave.loader.blend.tree import Group, Leaf
 from reelweave.loader.dataset import Dataset, open_dataset
@@ -167,16 +167,17 @@ class Blend:
     @cached_property
     def _rows(self) -> list[NDArray[np.int64]]:
         def make(leaf: Leaf) -> dict[str, NDArray[np.int64]]:
-            ordered = split_rows(self.datasets[leaf.dataset], leaf.split)
+            ordered = leaf_rows(self.datasets[leaf.dataset], leaf.split, leaf.selection)
             return {"rows": np.sort(ordered[leaf.start : leaf.stop]) + self._starts[leaf.dataset]}
 
-        leaf_rows = []
+        rows_of = []
         for leaf in self.leaves:
             dataset, first = self.datasets[leaf.dataset], int(self._starts[leaf.dataset])
-            content = json.dumps([dataset.fingerprint, leaf.split, leaf.start, leaf.stop, first])
+            range_of = [dataset.fingerprint, leaf.split, leaf.start, leaf.stop, first]
+            content = json.dumps([*range_of, *([leaf.selection.to_json()] if leaf.selection else [])])
             name = f"{hashlib.sha256(content.encode()).hexdigest()}.leaf"
-            leaf_rows.append(dataset.node.arrays(name, partial(make, leaf))["rows"])
-        return leaf_rows
+            rows_of.append(dataset.node.arrays(name, partial(make, leaf))["rows"])
+        return rows_of
 
 
 def open_blend(

@@ -4,6 +4,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from reelweave.loader.blend.selection.config import GroupSplit, Quota, Where
 from reelweave.loader.blend.subset import SampleRange, span_of
 from reelweave.loader.settings import Settings
 
@@ -48,6 +49,15 @@ class Node(Settings):
     subset: Subset | None = Field(default=None, description="range of the node's samples; null: all")
     subflavors: dict[str, Any] = Field(
         default_factory=dict, description="metadata attached to the samples; outer nodes override inner ones"
+    )
+    where: Where | None = Field(
+        default=None, description="condition on the node's samples; null: none (not in Energon)"
+    )
+    split: GroupSplit | None = Field(
+        default=None, description="split of the node's samples by groups; null: none (not in Energon)"
+    )
+    quota: Quota | None = Field(
+        default=None, description="most samples of a group that are drawn; null: no limit (not in Energon)"
     )
     name: Annotated[str, Field(pattern=r"^[^/]+$")] | None = Field(
         default=None,

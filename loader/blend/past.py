@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice, product
@@ -10,9 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from reelweave.loader.base.arrays import Flags, IndexArray
+from reelweave.loader.base.arrays import IndexArray
 from reelweave.loader.blend.mixture import Mixture
-from reelweave.loader.blend.resolve import split_rows
+from reelweave.loader.blend.resolve import leaf_rows
+from reelweave.loader.blend.selection.choose import rows_digest
+from reelweave.loader.blend.selection.config import Selection
 from reelweave.loader.blend.subset import SampleRange
 from reelweave.loader.blend.tree import Group, Leaf
 from reelweave.loader.dataset import Dataset
@@ -23,8 +25,10 @@ from reelweave.loader.storage.names import redact_uri
 
 MAX_REVISIONS_CHARS = 256
 """Maximum size of the revisions of a blend's datasets, such as 0.3.1."""
+MAX_TRIED = 8
+"""Most removed samples of which each may have been selected or not."""
 _GUESSES = 1024
-"""Maximum number of guesses which splits held removed samples."""
+"""Maximum number of guesses which splits and selections held removed samples."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +69,16 @@ class BlendRevision:
 
 def fingerprint_of(datasets: Sequence[str], leaves: Sequence[Leaf], tree: int | Group) -> str:
     """Return the hash of a blend's content and mixture, from the fingerprints of its datasets."""
-    described = [[datasets[leaf.dataset], leaf.split, leaf.start, leaf.stop] for leaf in leaves]
+    described = [
+        [
+            datasets[leaf.dataset],
+            leaf.split,
+            leaf.start,
+            leaf.stop,
+            *([leaf.digest] if leaf.selection else []),
+        ]
+        for leaf in leaves
+    ]
     content = json.dumps({"leaves": described, "tree": _plain(tree)})
     return hashlib.sha256(content.encode()).hexdigest()
 
@@ -94,27 +107,22 @@ def past_revision(
     prints = [
         _fingerprint(dataset, revision) for dataset, revision in zip(datasets, revision_numbers, strict=True)
     ]
-    splits = {
-        (leaf.dataset, leaf.split): _PastSplit(
-            datasets[leaf.dataset], revision_numbers[leaf.dataset], leaf.split
-        )
+    pools = {
+        _pool_of(leaf): _PastPool(datasets[leaf.dataset], revision_numbers[leaf.dataset], leaf)
         for leaf in leaves
     }
-    # Whether samples that were removed since were in a split is not known: try both, until the fingerprint fits.
-    guesses = product(*((True, False) if split.gone else (True,) for split in splits.values()))
+    # Whether samples that were removed since were in a pool is not known: try, until the fingerprint fits.
+    guesses = product(*(pool.guesses() for pool in pools.values()))
     for guess in islice(guesses, _GUESSES):
-        held = dict(zip(splits, guess, strict=True))
+        held = dict(zip(pools, guess, strict=True))
         try:
-            then = [
-                _then(leaf, splits[leaf.dataset, leaf.split].size(held[leaf.dataset, leaf.split]))
-                for leaf in leaves
-            ]
+            then = [pools[_pool_of(leaf)].leaf_then(leaf, held[_pool_of(leaf)]) for leaf in leaves]
         except ValueError:
             continue
         if fingerprint_of(prints, then, tree).startswith(fingerprint):
             break
     else:
-        raise UsageError(_other_blend(splits.values()))
+        raise UsageError(_other_blend(pools.values()))
     # Rows of the leaves, numbered through all datasets as they were.
     starts = np.cumsum(
         [
@@ -127,33 +135,58 @@ def past_revision(
     )
     rows = []
     for leaf in then:
-        key = leaf.dataset, leaf.split
-        rows.append(splits[key].rows(leaf, held[key]) + starts[leaf.dataset])
+        pool = _pool_of(leaf)
+        rows.append(pools[pool].rows(leaf, held[pool]) + starts[leaf.dataset])
     return BlendRevision(datasets, revision_numbers, Mixture(rows, tree))
 
 
-class _PastSplit:
-    """Split of a dataset at a revision; whether samples that are gone were in it is not known.
+def _pool_of(leaf: Leaf) -> tuple[int, str | None, Selection]:
+    return leaf.dataset, leaf.split, leaf.selection
+
+
+class _PastPool:
+    """Samples of a leaf's split and selection at a revision; whether samples that are gone were in it is not known.
 
     Attributes:
         gone: number of the revision's samples that were removed since.
+        is_selected: True if the leaf draws a selection.
     """
 
-    def __init__(self, dataset: Dataset, revision: int, split: str) -> None:
-        self.dataset, self._split = dataset, split
+    def __init__(self, dataset: Dataset, revision: int, leaf: Leaf) -> None:
+        self.dataset, self.is_selected = dataset, bool(leaf.selection)
         now_n = dataset.rows_after(revision, dataset.manifest.revision)
-        self._gone_n: Flags = now_n < 0
-        self.gone = int(self._gone_n.sum())
+        self._gone_rows = np.flatnonzero(now_n < 0)
+        self.gone = len(self._gone_rows)
         row_of = np.full(len(dataset.plan_index), -1, np.int64)
-        row_of[now_n[~self._gone_n]] = np.flatnonzero(~self._gone_n)
-        ordered = row_of[split_rows(dataset, split)]
+        row_of[now_n[now_n >= 0]] = np.flatnonzero(now_n >= 0)
+        # A quota depends on the samples that there were.
+        ordered = row_of[leaf_rows(dataset, leaf.split, leaf.selection, among=row_of >= 0)]
         self._ordered = ordered[ordered >= 0]
 
-    def size(self, with_gone: bool) -> int:
-        """Return the number of samples, if those that are gone were in the split, or if they were not."""
-        return len(self._ordered) + self.gone * with_gone
+    def guesses(self) -> Iterator[IndexArray]:
+        """Yield the rows that are gone and may have been in the pool: all, none, or of a few any part.
 
-    def rows(self, leaf: Leaf, with_gone: bool) -> IndexArray:
+        The checksum of a selection tells which guess is right; without one only numbers would.
+        """
+        yield self._gone_rows
+        if not self.gone:
+            return
+        yield self._gone_rows[:0]
+        if self.is_selected and self.gone <= MAX_TRIED:
+            for bits in range(1, 2**self.gone - 1):
+                yield self._gone_rows[[bits >> place & 1 == 1 for place in range(self.gone)]]
+
+    def leaf_then(self, leaf: Leaf, held: IndexArray) -> Leaf:
+        """Return a leaf as it was, if these rows were in it that are gone.
+
+        Raises:
+            ValueError: its range exceeds the samples.
+        """
+        start, stop = leaf.span.of(len(self._ordered) + len(held))
+        digest = rows_digest(np.sort(np.concatenate([self._ordered, held]))) if self.is_selected else ""
+        return replace(leaf, start=start, stop=stop, digest=digest)
+
+    def rows(self, leaf: Leaf, held: IndexArray) -> IndexArray:
         """Return the rows of a leaf, rising.
 
         Raises:
@@ -163,13 +196,7 @@ class _PastSplit:
             return np.sort(self._ordered[leaf.start : leaf.stop])
         if leaf.span != SampleRange():
             raise UsageError(_of_a_range(self.dataset))
-        gone = np.flatnonzero(self._gone_n) if with_gone else np.zeros(0, np.int64)
-        return np.sort(np.concatenate([self._ordered, gone]))
-
-
-def _then(leaf: Leaf, samples: int) -> Leaf:
-    start, stop = leaf.span.of(samples)
-    return replace(leaf, start=start, stop=stop)
+        return np.sort(np.concatenate([self._ordered, held]))
 
 
 def _fingerprint(dataset: Dataset, revision: int) -> str:
@@ -194,14 +221,18 @@ def _of_a_range(dataset: Dataset) -> str:
     )
 
 
-def _other_blend(splits: Iterable[_PastSplit]) -> str:
-    unknown = sorted({redact_uri(split.dataset.storage.root) for split in splits if split.gone > 1})
+def _other_blend(pools: Iterable[_PastPool]) -> str:
+    pools = list(pools)
+    unknown = sorted({redact_uri(pool.dataset.storage.root) for pool in pools if pool.gone > 1})
     if unknown:
         return (
-            f"the blend was changed, or samples of several splits were removed from {', '.join(unknown)}, and which"
-            " split held them is not known any more"
+            f"the blend or its selection was changed, or samples were removed from {', '.join(unknown)} of which some"
+            " were drawn and others not, by their split or a selection, and which ones is not known any more"
         )
-    return "the blend has other weights, ranges or datasets than it had"
+    words = "the blend has other weights, ranges or datasets than it had"
+    if any(pool.is_selected for pool in pools):
+        words += ", or other conditions, or what they go by was changed in the index of samples that it held"
+    return words
 
 
 def _plain(node: int | Group) -> Any:

@@ -10,8 +10,11 @@ import numpy as np
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from reelweave.loader.base.arrays import Flags, IndexArray
 from reelweave.loader.blend.config import BlendFile, Node, RepeatedNode, WeightedNode
 from reelweave.loader.blend.reading import beside, canonical_name, is_blend_file, read_blend_file, speaks_for
+from reelweave.loader.blend.selection.choose import choose, rows_digest
+from reelweave.loader.blend.selection.config import PARTS, Selection
 from reelweave.loader.blend.subset import SampleRange, within
 from reelweave.loader.blend.tree import BlendNode, Group, Leaf, check_weights, exact
 from reelweave.loader.dataset import Dataset
@@ -46,6 +49,26 @@ def resolve(uri: str, split: str, config: StorageConfig) -> ResolvedBlend:
     return ResolvedBlend(tuple(resolver.datasets.values()), tuple(resolver.leaves), tree)
 
 
+def leaf_rows(
+    dataset: Dataset, split: str | None, selection: Selection, among: Flags | None = None
+) -> IndexArray:
+    """Return the selected index rows of a split in the order of the shards, in which ranges count.
+
+    Args:
+        dataset: the dataset.
+        split: split of the dataset; None for all samples.
+        selection: choice among its samples.
+        among: bool [N], True for the rows that it chooses among; None for all.
+
+    Raises:
+        UsageError: no sample has a field that the selection names.
+    """
+    if split is not None and not selection:
+        ordered = split_rows(dataset, split)
+        return ordered if among is None else ordered[among[ordered]]
+    return _by_shard(dataset, choose(dataset, selection, split, among).rows)
+
+
 def split_rows(dataset: Dataset, split: str) -> NDArray[np.int64]:
     """Return the index rows of a split in the order of the shards, in which ranges count.
 
@@ -56,11 +79,16 @@ def split_rows(dataset: Dataset, split: str) -> NDArray[np.int64]:
         rows_n = np.flatnonzero(
             pc.equal(dataset.read_columns("index", ["split"]).column("split"), split).to_numpy()
         )
-        index = dataset.plan_index
-        return {"rows": rows_n[np.lexsort((index.offset[rows_n], index.shard[rows_n]))]}
+        return {"rows": _by_shard(dataset, rows_n)}
 
     name = hashlib.sha256(split.encode()).hexdigest()[:16]
     return dataset.node.arrays(f"{dataset.fingerprint}.split-{name}", make)["rows"]
+
+
+def _by_shard(dataset: Dataset, rows_n: IndexArray) -> IndexArray:
+    index = dataset.plan_index
+    ordered: IndexArray = rows_n[np.lexsort((index.offset[rows_n], index.shard[rows_n]))]
+    return ordered
 
 
 @dataclass(frozen=True)
@@ -72,6 +100,7 @@ class _NodeContext:
         name: name of the leaf or node; "" for the root.
         span: range of everything below that is kept; None for all.
         subflavors: metadata of the enclosing nodes.
+        selection: selections of the enclosing nodes.
         files: (file, split) pairs that led here.
         depth: number of enclosing blends and files.
         listed_in: remote blend file that names the node; "" for local files.
@@ -81,6 +110,7 @@ class _NodeContext:
     name: str = ""
     span: SampleRange | None = None
     subflavors: dict[str, Any] = field(default_factory=dict)
+    selection: Selection = field(default_factory=Selection)
     files: tuple[tuple[str, str], ...] = ()
     depth: int = 0
     listed_in: str = ""
@@ -92,7 +122,7 @@ class _Resolver:
         self.leaves: list[Leaf] = []
         self._config = config
         self._files: dict[str, BlendFile] = {}
-        self._split_sizes: dict[tuple[str, str], int] = {}
+        self._pools: dict[tuple[str, str | None, Selection], tuple[int, str]] = {}
 
     def split(self, file: str, split: str, context: _NodeContext) -> int | Group:
         """Return the tree below a split of a file."""
@@ -128,6 +158,11 @@ class _Resolver:
                 within(None, span)
         except ValueError as error:
             raise UsageError(f"{context.named}.subset: {error}") from error
+        try:
+            own = Selection.of(node.where, node.split, node.quota, context.named)
+            context = replace(context, selection=context.selection.within(own))
+        except UsageError as error:
+            raise UsageError(f"{context.named} {error}") from error
         if uri is None:
             return self._group(node, file, split, context, span)
         # What its inner nodes take over. The outermost file that names an address answers for it.
@@ -140,7 +175,20 @@ class _Resolver:
             listed_in=speaks_for(file) or context.listed_in,
         )
         part = node.split_part or split
-        return self._leaf(uri, part, inner) if leaf else self.split(canonical_name(uri), part, inner)
+        if not leaf:
+            return self.split(canonical_name(uri), part, inner)
+        by_groups = context.selection.split
+        if by_groups is None:
+            return self._leaf(uri, part, inner)
+        # Groups decide the part, whatever the index says, unless the node asks for a split of the index, too.
+        if by_groups.part is None:
+            if split not in PARTS:
+                raise UsageError(
+                    f"{context.named}.split has the parts {' and '.join(PARTS)}: set part, since {split} is none"
+                )
+            by_groups = by_groups.model_copy(update={"part": split})
+        inner = replace(inner, selection=replace(inner.selection, split=by_groups))
+        return self._leaf(uri, node.split_part, inner)
 
     def _group(
         self, node: Node, file: str, split: str, context: _NodeContext, span: SampleRange | None
@@ -178,34 +226,43 @@ class _Resolver:
             )
         return known
 
-    def _leaf(self, uri: str, split: str, context: _NodeContext) -> int:
+    def _leaf(self, uri: str, split: str | None, context: _NodeContext) -> int:
         if len(self.leaves) == MAX_LEAVES:
             raise UsageError(f"{context.named}: a blend may have {MAX_LEAVES} datasets")
         try:
             # A dataset that several leaves name is opened once, and a split counted once.
             storage = open_storage(uri, self._config, context.listed_in)
-            dataset = self._dataset(storage)
-            if (storage.root, split) not in self._split_sizes:
-                self._split_sizes[storage.root, split] = len(split_rows(dataset, split))
+            dataset, selection = self._dataset(storage), context.selection
+            if (storage.root, split, selection) not in self._pools:
+                rows = leaf_rows(dataset, split, selection)
+                digest = rows_digest(np.sort(rows)) if selection else ""
+                self._pools[storage.root, split, selection] = len(rows), digest
         except (UsageError, RunError) as error:
             raise type(error)(f"{context.named}: {error}") from error
-        samples = self._split_sizes[storage.root, split]
+        samples, digest = self._pools[storage.root, split, selection]
         # The leaf's range of the split's samples.
         span = context.span or SampleRange()
         try:
             start, stop = span.of(samples)
         except ValueError as error:
             raise UsageError(
-                f"{context.named}: the subset {error} in split {split} of {redact_uri(uri)}"
+                f"{context.named}: the subset {error} in {_describe_pool(uri, split, selection)}"
             ) from error
         if start == stop:
             raise UsageError(
-                f"{context.named} takes no sample; split {split} of {redact_uri(uri)} has {samples}"
+                f"{context.named} takes no sample; {_describe_pool(uri, split, selection)} has {samples}"
             )
         dataset_index = list(self.datasets).index(storage.root)
         name = context.name or _last(uri)
-        self.leaves.append(Leaf(name, dataset_index, split, start, stop, context.subflavors, span))
+        self.leaves.append(
+            Leaf(name, dataset_index, split, start, stop, context.subflavors, span, selection, digest)
+        )
         return len(self.leaves) - 1
+
+
+def _describe_pool(uri: str, split: str | None, selection: Selection) -> str:
+    pool = redact_uri(uri) if split is None else f"split {split} of {redact_uri(uri)}"
+    return f"{pool} ({selection.words})" if selection else pool
 
 
 def _uri(file: str, path: str, named: str) -> str:

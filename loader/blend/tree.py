@@ -3,10 +3,11 @@
 import difflib
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, Literal, NamedTuple
 
+from reelweave.loader.blend.selection.config import Selection
 from reelweave.loader.blend.subset import SampleRange
 from reelweave.loader.errors import UsageError
 
@@ -18,20 +19,24 @@ class Leaf:
     Attributes:
         name: path in the blend, such as "images" or "web/images".
         dataset: number of its dataset in the blend.
-        split: split of the dataset, such as train or val.
-        start: begin of its range, among the split's samples in the order of the shards.
+        split: split of the dataset, such as train or val; None for all of its samples.
+        start: begin of its range, among the split's selected samples in the order of the shards.
         stop: end of its range, exclusive.
         subflavors: metadata of the samples, from the files.
         span: the range as the files give it.
+        selection: choice among the split's samples.
+        digest: beginning of the checksum of the rows that it chooses; "" where it chooses all.
     """
 
     name: str
     dataset: int
-    split: str
+    split: str | None
     start: int
     stop: int
     subflavors: dict[str, Any]
     span: SampleRange
+    selection: Selection = field(default_factory=Selection)
+    digest: str = ""
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,9 @@ MAX_SETTINGS, MAX_PARTS = 12, 64
 MAX_BYTES = 4096
 """Maximum size of a state's JSON."""
 
+MAX_SELECTION_CHARS = 300
+"""Maximum length of a selection in words, in a state; what is behind it is cut off."""
+
 MAX_ERAS = 64
 """Maximum number of eras of a state."""
 
@@ -219,7 +222,8 @@ class StreamState(BaseModel, frozen=True, extra="forbid", strict=True):
 
     ``parts`` holds the segments of the epoch: place in ``settings``, ranks, microbatches per rank, and finished steps.
     ``eras`` holds the stages whose weights held, and the first epoch of each; more where the datasets of a blend
-    changed. ``revisions`` holds the revision of each of a blend's datasets, such as 0.3.1.
+    changed. ``revisions`` holds the revision of each of a blend's datasets, such as 0.3.1. ``selection`` says in words
+    which samples are drawn, if not all are; ``dataset`` holds their checksum.
     """
 
     version: int
@@ -231,6 +235,9 @@ class StreamState(BaseModel, frozen=True, extra="forbid", strict=True):
         pattern=f"^{_REVISIONS}$",
         max_length=MAX_REVISIONS_CHARS,
         exclude_if=lambda revisions: revisions is None,
+    )
+    selection: str | None = Field(
+        default=None, max_length=MAX_SELECTION_CHARS, exclude_if=lambda selection: selection is None
     )
     step: int = Field(ge=0, lt=2**63)
     epoch: int = Field(ge=0, lt=2**63)
@@ -255,7 +262,12 @@ class StreamState(BaseModel, frozen=True, extra="forbid", strict=True):
 
 
 def state_of(
-    position: Position, dataset: str, config: str, seed: int, revisions: str | None = None
+    position: Position,
+    dataset: str,
+    config: str,
+    seed: int,
+    revisions: str | None = None,
+    selection: str = "",
 ) -> dict[str, Any]:
     """Return the state as JSON values.
 
@@ -265,6 +277,7 @@ def state_of(
         config: fingerprint of the bucket configuration.
         seed: seed of the stream.
         revisions: revision of each dataset of a blend.
+        selection: samples that are drawn, in words; "" for all.
     """
     settings = position.settings
     return StreamState(
@@ -273,6 +286,7 @@ def state_of(
         config=config,
         seed=seed,
         revisions=revisions,
+        selection=selection[:MAX_SELECTION_CHARS] or None,
         step=position.step,
         epoch=position.epoch,
         settings=settings,

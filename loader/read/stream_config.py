@@ -7,6 +7,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from reelweave.loader.batch import StepDenominator
 from reelweave.loader.blend.curriculum import Curriculum
+from reelweave.loader.blend.selection.config import GroupSplit, Quota, Selection, Where
 from reelweave.loader.buckets.assignment import BucketConfig
 from reelweave.loader.plan.policy import Policy, Regime
 from reelweave.loader.plan.shuffle import SORTED, Shuffle
@@ -74,6 +75,18 @@ class StreamConfig(Settings):
     curriculum: Curriculum | None = Field(
         default=None, description="stages by step: other blend weights, frames or sizes; null: none"
     )
+    where: Where | None = Field(
+        default=None,
+        description="condition on the samples, such as aesthetic > 4.5 and licence == 'cc0'; others are not drawn;"
+        " null: all are",
+    )
+    split: GroupSplit | None = Field(
+        default=None,
+        description="part of a split by groups, such as sources, that is drawn; null: all samples",
+    )
+    quota: Quota | None = Field(
+        default=None, description="most samples of a group, such as a source, that are drawn; null: no limit"
+    )
     epochs: PositiveInt | None = Field(default=None, description="passes over the dataset; null: no end")
     max_bad: NonNegativeInt = Field(default=8, description="bad samples that are always tolerated")
     max_bad_share: float = Field(
@@ -105,6 +118,11 @@ class StreamConfig(Settings):
         le=1,
         description="share of samples that no bucket takes, above which a stream is refused; null: it is only told",
     )
+
+    @property
+    def selection(self) -> Selection:
+        """Choice among the samples of the source."""
+        return Selection.of(self.where, self.split, self.quota, "stream")
 
     @model_validator(mode="after")
     def _some_caption_is_drawn(self) -> Self:

@@ -13,6 +13,7 @@ changed_since, changed_before: the first state is further (less far), and the se
 forked: one stream, but neither state leads to the other within the epoch. incompatible: different streams."""
 
 _STREAMS = {
+    "selection": "other samples are drawn: stream.where, split or quota",
     "dataset": "other samples, or a changed dataset",
     "config": "other buckets, budgets or frame sampling",
     "seed": "another order and other frames",

@@ -11,6 +11,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 from reelweave.loader.base.argument_types import check_protocol, check_type, whole_number
 from reelweave.loader.batch import Batch, Microbatch, Pack, UpcomingMicrobatch
 from reelweave.loader.batch_rows import keep_open
+from reelweave.loader.blend.selected import select
 from reelweave.loader.blend.source import SampleSource
 from reelweave.loader.buckets.assignment import Assignment, Bucket, buckets_of
 from reelweave.loader.buckets.cost import Cost, LinearQuadraticCost, PowerCost
@@ -28,6 +29,7 @@ from reelweave.loader.simulation.idle_forecast import forecast_idle
 from reelweave.loader.stream.captions import CaptionChoice
 from reelweave.loader.stream.checks.own_rank import warn_of_other_ranks
 from reelweave.loader.stream.checks.partial import log_partial
+from reelweave.loader.stream.checks.selection import log_selection
 from reelweave.loader.stream.checks.unassigned import check_unassigned, log_unassigned
 from reelweave.loader.stream.curriculum_plans import plan_keys
 from reelweave.loader.stream.cursor.resume_position import dataset_names
@@ -61,7 +63,8 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
     its bucket in the plan.
 
     Args:
-        source: a dataset, or a blend of several (`reelweave.loader.blend.open_source`).
+        source: a dataset, or a blend of several (`reelweave.loader.blend.open_source`). Of a selection
+            (`StreamConfig.where` and others) the stream's own source is a blend that draws no more than it.
         config: configuration of the stream.
         rank: this data-parallel rank.
         world_size: number of data-parallel ranks.
@@ -99,6 +102,7 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
             raise UsageError(f"rank {rank} does not exist in a world of {world_size} ranks")
         if share is None:
             warn_of_other_ranks(rank, world_size)
+        source = select(source, config.selection)
         self.config = config
         self.rank = rank
         self.world_size = world_size
@@ -116,6 +120,7 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
         # Say once, on the first rank, what the plan leaves out or loses.
         plan = self.cursor.plans.plan(self.cursor.position)
         if rank == 0:
+            log_selection(source)
             log_unassigned(source, self.cursor.plans)
             log_partial(source, self.cursor.plans)
             choice.log_missing()
@@ -202,6 +207,7 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
             UsageError: `source` is no later revision, or has no record of the current one; the stream stays as it was.
         """
         check_protocol(source, "draws", "source", _GIVE_SOURCE)
+        source = select(source, self.config.selection)
         excluded = excluded_rows(source, self.config.exclude, says=self.rank == 0)
         CaptionChoice(source, self.config)  # which refuses names that the revision has no more
         self.cursor.adopt(source)

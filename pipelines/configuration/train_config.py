@@ -17,8 +17,10 @@ from reelweave.train.loop.validation_config import ValidationConfig
 class HeldOutConfig(Settings):
     """Held-out clips, whose loss is measured at intervals, at fixed quantiles of the diffusion time."""
 
-    dataset: str = Field(
-        description="folder or s3:// prefix of the held-out dataset, streamed like the other"
+    dataset: str | None = Field(
+        default=None,
+        description="folder or s3:// prefix of the held-out dataset, streamed like the other; null: the other part of"
+        " stream.split",
     )
     every_steps: int = Field(500, ge=1, description="optimizer steps between measurements")
     steps: int = Field(
@@ -47,6 +49,14 @@ class TrainRunConfig(Settings):
         description="settings of `reelweave latents` (docs/latents.md), which training ignores",
     )
     storage: StorageConfig = StorageConfig()
+
+    @model_validator(mode="after")
+    def _held_out_clips_are_others(self) -> Self:
+        if self.held_out and not self.held_out.dataset and not self.stream.split:
+            raise ValueError(
+                "held_out needs a dataset of other clips, or stream.split, whose val part is then held out"
+            )
+        return self
 
     @model_validator(mode="after")
     def _loader_counts_the_tokens_the_model_sees(self) -> Self:

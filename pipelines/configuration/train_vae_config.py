@@ -16,8 +16,10 @@ from reelweave.train.vae.quality import SSIM_LEAST_PX
 class LookConfig(Settings):
     """Held-out clips, whose reconstructions are measured and shown at intervals."""
 
-    dataset: str = Field(
-        description="folder or s3:// prefix of the held-out dataset, streamed like the other"
+    dataset: str | None = Field(
+        default=None,
+        description="folder or s3:// prefix of the held-out dataset, streamed like the other; null: the other part of"
+        " stream.split",
     )
     every_steps: int = Field(
         500, ge=1, description="optimizer steps between measurements; one is made before the first step"
@@ -40,6 +42,14 @@ class VaeRunConfig(Settings):
         None, description="held-out clips whose reconstructions are measured and shown; null: none"
     )
     storage: StorageConfig = StorageConfig()
+
+    @model_validator(mode="after")
+    def _held_out_clips_are_others(self) -> Self:
+        if self.held_out and not self.held_out.dataset and not self.stream.split:
+            raise ValueError(
+                "held_out needs a dataset of other clips, or stream.split, whose val part is then held out"
+            )
+        return self
 
     @model_validator(mode="after")
     def _stream_fits(self) -> Self:

@@ -9,6 +9,7 @@ from pydantic import Field
 
 from reelweave.loader.base.yaml_text import MAX_BYTES
 from reelweave.loader.blend import is_blend_file
+from reelweave.loader.blend.selection.config import GroupSplit, Quota, Selection, Where
 from reelweave.loader.buckets.assignment import BucketConfig
 from reelweave.loader.errors import UsageError
 from reelweave.loader.settings import Settings
@@ -26,6 +27,22 @@ class ReportConfig(Settings):
     """Every key of ``reelweave report``, and of step plans of a dataset."""
 
     buckets: BucketConfig
+    where: Where | None = Field(
+        None, description="condition on the samples that buckets and steps count, as stream.where; null: all"
+    )
+    split: GroupSplit | None = Field(
+        None,
+        description="part of a split by groups that buckets and steps count, as stream.split; null: all samples",
+    )
+    quota: Quota | None = Field(
+        None,
+        description="most samples of a group that buckets and steps count, as stream.quota; null: no limit",
+    )
+    groups: tuple[str, ...] = Field(
+        ("source",),
+        max_length=8,
+        description="columns, scores or attributes whose groups should not stand on both sides of a split",
+    )
     max_clips: int = Field(
         240, ge=0, description="most clips shown with a thumbnail, spread evenly over the dataset"
     )
@@ -43,6 +60,11 @@ class ReportConfig(Settings):
         "pca", description="two dimensions of the map; umap keeps neighbours together and needs umap-learn"
     )
     storage: StorageConfig = StorageConfig()
+
+    @property
+    def selection(self) -> Selection:
+        """Choice among the samples that buckets and steps count."""
+        return Selection.of(self.where, self.split, self.quota, "report")
 
 
 def default_config(storage: StorageConfig) -> ReportConfig:
@@ -101,7 +123,8 @@ def keep(folder: Storage, config: ReportConfig) -> None:
 def buckets_yaml(config: ReportConfig, name: str) -> str:
     """Return a report's configuration as YAML for ``--config``, for a file of this name."""
     command = ["report", "DATASET", "--config", name]
-    return kept_yaml(config, command, leave_out=frozenset({"storage"}))
+    # A selection is of one report: later ones, such as that of the next update, count all samples.
+    return kept_yaml(config, command, leave_out=frozenset({"storage", "where", "split", "quota"}))
 
 
 def _find_kept(folder: Storage, overrides: Sequence[str]) -> Given | None:

@@ -127,6 +127,8 @@ def _say_new_rate(uri: str, state: CheckpointState, config: TrainConfig | VaeTra
 def _refusal(state: CheckpointState, stream: BatchStream, uri: str, error: UsageError) -> UsageError:
     """Return the error of a stream that refuses a state, which knows digests alone, in words if the keys are known."""
     plan_keys = plan_keys_of(stream)
+    if state.stream.get("selection") != stream.state_dict().get("selection"):
+        return UsageError(f"{uri}: {error}")
     if state.stream.get("dataset") != stream.state_dict().get("dataset"):
         return _other_datasets(state, stream, uri, error)
     if plan_keys is None or state.stream.get("config") == stream.state_dict().get("config"):

@@ -41,6 +41,7 @@ def continued_position(
         UsageError: the state belongs to another dataset, seed, bucket configuration or version, so its position
             counts steps of another plan. Or the epoch has too many settings for a state.
     """
+    _check_selection(loaded, settings)
     # The position in a state of an earlier revision of the dataset is one of that revision's plan.
     position, earlier = loaded.position, _earlier_revision(source, loaded)
     if earlier is not None:
@@ -75,6 +76,23 @@ def continued_position(
     return position
 
 
+def _check_selection(loaded: StreamState, settings: dict[str, Any]) -> None:
+    """Check that a state drew from the same samples, where it is not the same anyway.
+
+    Raises:
+        UsageError: it drew from others.
+    """
+    now = settings.get("selection")
+    if loaded.dataset != settings["dataset"] and loaded.selection != now:
+        before, after = (
+            words or "all samples (no stream.where, split or quota)" for words in (loaded.selection, now)
+        )
+        raise UsageError(
+            f"cannot resume: the state was saved with {before}, and here is {after}; use the same selection, or start"
+            " without a state"
+        )
+
+
 def dataset_names(source: SampleSource) -> list[str]:
     """Return places, revisions and sizes of the datasets of a source, for people."""
     datasets = source.datasets if isinstance(source, Blend) else (source,)
@@ -101,8 +119,9 @@ def _earlier_revision(source: SampleSource, loaded: StreamState) -> str | None:
         source.past(loaded.dataset, loaded.revisions)
     except UsageError as error:
         raise UsageError(
-            f"cannot resume: {error}; a blend goes on with later revisions of its datasets, and with its own weights,"
-            " repetitions and ranges: use the blend file that the state was saved with, or start without a state"
+            f"cannot resume: {error}; a blend or a selection goes on with later revisions of its datasets, and with its"
+            " own weights, repetitions, ranges and conditions: use the blend file and the keys that the state was saved"
+            " with, or start without a state"
         ) from error
     return f"{loaded.dataset[:NAME_CHARS]}:{loaded.revisions}"
 

@@ -51,7 +51,12 @@ class StreamCursor(PositionTracker):
         """Return the state of any position, as a few JSON values."""
         revisions = self.source.revisions if isinstance(self.source, Blend) else None
         return state_of(
-            position, self.source.fingerprint, self._config_fingerprint, self._config.seed, revisions
+            position,
+            self.source.fingerprint,
+            self._config_fingerprint,
+            self._config.seed,
+            revisions,
+            self._config.selection.words,
         )
 
     def load(self, state: dict[str, Any]) -> None:

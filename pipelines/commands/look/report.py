@@ -150,6 +150,8 @@ def run(options: argparse.Namespace) -> int:
         return 0
     print_recipe(figures)
     print_buckets(dataset, config)
+    for sentence in figures.leakage.sentences if figures.leakage else ():
+        stdout().print(sentence, markup=False, soft_wrap=True)
     if figures.plan is not None:
         report_steps.print_plan(dataset.storage.root, figures.plan)
     report_steps.print_fit(figures.cost_fit)
@@ -289,15 +291,19 @@ def print_recipe(figures: "DatasetFigures") -> None:
 
 
 def print_buckets(dataset: Dataset, config: ReportConfig) -> None:
+    from reelweave.loader.blend.selected import SelectedSamples
     from reelweave.loader.buckets.assignment import assign
     from reelweave.loader.buckets.crops import large_crops
     from reelweave.loader.buckets.stats import dataset_stats
     from reelweave.loader.buckets.stills import stills
     from reelweave.pipelines.report.sections.buckets import advise_oversized, bound_shown
 
-    index = dataset.plan_index
-    stats = dataset_stats(index, dataset.column("key"), config.buckets, dataset.column("duration_s"))
+    chosen = SelectedSamples.of(dataset, config.selection)
+    index, keys = chosen.index, chosen.column(dataset.column("key"))
+    stats = dataset_stats(index, keys, config.buckets, chosen.column(dataset.column("duration_s")))
     out = stdout()
+    if chosen.sentence:
+        out.print(chosen.sentence, markup=False, soft_wrap=True)
     out.print(
         table(
             f"buckets of {stats.assigned} of {stats.samples} samples",

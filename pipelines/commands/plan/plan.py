@@ -128,7 +128,9 @@ def _numbers(options: argparse.Namespace, steps: int) -> tuple[int, int]:
 def _mixture(options: argparse.Namespace) -> Mixture:
     """Return the mixture that WHAT names: a workload, a dataset or a blend."""
     from reelweave.loader.blend import open_source
+    from reelweave.loader.blend.selected import select, selection_counts
     from reelweave.pipelines.report.buckets import report_config
+    from reelweave.pipelines.terminal.console import stderr
 
     if options.what in WORKLOADS:
         return mixture.workload(options.what, options.seed)
@@ -138,9 +140,10 @@ def _mixture(options: argparse.Namespace) -> Mixture:
     if hint and not Path(options.what).exists():
         raise UsageError(f"{options.what} is neither a dataset nor a workload{hint}")
     config = report_config(options.what, options.config, options.set)
-    return mixture.dataset(
-        options.what, open_source(options.what, config.storage), config.buckets, options.seed
-    )
+    source = select(open_source(options.what, config.storage), config.selection)
+    for count in selection_counts(source):
+        stderr().print(count.sentence, markup=False, soft_wrap=True)
+    return mixture.dataset(options.what, source, config.buckets, options.seed)
 
 
 def _refuse(options: argparse.Namespace, actions: tuple[argparse.Action, ...], why: str) -> None:

@@ -148,7 +148,8 @@ def _find_stored(config: "TrainRunConfig", source: "SampleSource", world: "World
     from reelweave.loader.dataset import Dataset
     from reelweave.train.latents.stored_encoders import find_stored
 
-    sources = [source, *([open_source(config.held_out.dataset, config.storage)] if config.held_out else [])]
+    other = config.held_out and config.held_out.dataset
+    sources = [source, *([open_source(other, config.storage)] if other else [])]
     latents = [source.latents if config.stream.latents else None for source in sources]
     first = source.datasets[0] if isinstance(source, Blend) else source
     files = first.latent_files() if isinstance(first, Dataset) else {}
@@ -162,7 +163,8 @@ def _held_out(
 
     if config.held_out is None:
         return None
-    batches = held_out_batches(config.held_out.dataset, config.held_out.steps, config.stream, open_stream)
+    dataset, held_out_stream = held_out_source(config.held_out.dataset, config.dataset, config.stream)
+    batches = held_out_batches(dataset, config.held_out.steps, held_out_stream, open_stream)
     return HeldOutEvaluation(config.held_out.every_steps, batches)
 
 
@@ -174,6 +176,23 @@ def _validation(config: "TrainRunConfig") -> "Validation | None":
         return None
     fps = None if config.stream.curriculum else config.stream.buckets.sampling.fps
     return Validation(config.validation, encode_mp4, fps)
+
+
+def held_out_source(dataset: str | None, trained: str, stream: "StreamConfig") -> "tuple[str, StreamConfig]":
+    """Return the dataset of the held-out clips, and how it is streamed.
+
+    Args:
+        dataset: dataset of other clips, of which no split is drawn; None for the other part of the split.
+        trained: dataset of the run.
+        stream: configuration of the run's stream.
+    """
+    split = stream.split
+    if split is None:
+        return dataset or trained, stream
+    if dataset is not None and dataset != trained:
+        return dataset, stream.model_copy(update={"split": None})
+    part = "train" if split.part == "val" else "val"
+    return trained, stream.model_copy(update={"split": split.model_copy(update={"part": part})})
 
 
 def held_out_batches(

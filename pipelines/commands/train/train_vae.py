@@ -9,7 +9,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from reelweave.pipelines.commands.train.train import add_arguments as add_arguments
-from reelweave.pipelines.commands.train.train import finish, held_out_batches, keep_config, run_storages
+from reelweave.pipelines.commands.train.train import (
+    finish,
+    held_out_batches,
+    held_out_source,
+    keep_config,
+    run_storages,
+)
 from reelweave.pipelines.configuration.config import resolve
 
 if TYPE_CHECKING:
@@ -45,9 +51,8 @@ def train(config: "VaeRunConfig") -> "TrainResult":
 
         look = None
         if config.held_out:
-            batches = held_out_batches(
-                config.held_out.dataset, config.held_out.steps, config.stream, open_stream
-            )
+            dataset, held_out = held_out_source(config.held_out.dataset, config.dataset, config.stream)
+            batches = held_out_batches(dataset, config.held_out.steps, held_out, open_stream)
             look = Evaluation(config.held_out.every_steps, batches, config.held_out.shown)
         stream = open_stream(config.dataset, config.stream)
         storages = run_storages(config)

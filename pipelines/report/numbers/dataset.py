@@ -4,6 +4,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import pyarrow as pa
+
+from reelweave.loader.blend.selected import SelectedSamples
+from reelweave.loader.blend.selection.leakage import Leakage, leakage
+from reelweave.loader.blend.source import SampleSource
 from reelweave.loader.buckets.assignment import BucketConfig
 from reelweave.loader.buckets.stats import BucketStats, DatasetStats, dataset_stats
 from reelweave.loader.buckets.taking_in import TakingIn, taking_in
@@ -26,6 +31,7 @@ from reelweave.pipelines.report.numbers.outcomes import (
 from reelweave.pipelines.report.numbers.recipe import RecipeFigures, recipe_numbers
 from reelweave.pipelines.report.numbers.scores import Scores, ScoreStats
 from reelweave.pipelines.report.numbers.steps.plan import PlanFigures, plan_numbers
+from reelweave.pipelines.report.numbers.vector_map import NEAR
 from reelweave.pipelines.report.shapes import kept_timings
 
 MAX_GROUPS = 50
@@ -53,6 +59,9 @@ class DatasetFigures:
         cost_fit: fit to measured shapes; None without any.
         plan: steps of the cluster; None where none is named, or no sample has a bucket.
         recipe: yields of the recipe that it was made with; None without one.
+        selection: what the report's selection draws, in words; "" if buckets count all samples.
+        leakage: groups on both sides of a split; None where the samples have one side.
+        near: clips of val that are nearly clips of train, as JSON values; None without embeddings or two sides.
     """
 
     dataset: str
@@ -72,6 +81,9 @@ class DatasetFigures:
     cost_fit: CostFitFigures | None
     plan: PlanFigures | None
     recipe: RecipeFigures | None
+    selection: str
+    leakage: Leakage | None
+    near: dict[str, Any] | None
 
     def to_json(self) -> dict[str, Any]:
         """Return what ``report --json`` prints: the same numbers as JSON values, those of `stats` beside the others."""
@@ -93,6 +105,8 @@ class DatasetFigures:
             "cost_fit": self.cost_fit and self.cost_fit.to_json(),
             "plan": self.plan and self.plan.to_json(),
             "recipe": self.recipe and self.recipe.to_json(),
+            "selection": self.selection,
+            "leakage": self.leakage and self.leakage.to_json() | {"near": self.near},
         }
 
 
@@ -111,7 +125,10 @@ def dataset_numbers(
         scores: its scores, where they were read before.
     """
     keys = dataset.column("key")
-    stats = dataset_stats(dataset.plan_index, keys, config.buckets, dataset.column("duration_s"))
+    samples = SelectedSamples.of(dataset, config.selection)
+    stats = dataset_stats(
+        samples.index, samples.column(keys), config.buckets, samples.column(dataset.column("duration_s"))
+    )
     mapped = mapped or dataset_map(dataset, config)
     timings = kept_timings(dataset.storage)
     outcomes = Outcomes.of(dataset, config.max_lost)
@@ -130,20 +147,37 @@ def dataset_numbers(
         stats=stats,
         bit_rates=bit_rates(dataset),
         lengths=length_distribution(stats.buckets),
-        taking_in=taking_in(dataset.plan_index, config.buckets),
+        taking_in=taking_in(samples.index, config.buckets),
         cost_fit=None if timings is None else cost_fit_numbers(timings, config.buckets),
-        plan=_plan(dataset, config, stats.buckets),
+        plan=_plan(dataset.storage.root, samples.source, config, stats.buckets),
         recipe=recipe_numbers(dataset, scores, outcomes.stages),
+        selection=samples.sentence,
+        leakage=leakage(dataset, config.split, config.groups),
+        near=_near(mapped, keys),
     )
 
 
-def _plan(dataset: Dataset, config: ReportConfig, buckets: Sequence[BucketStats]) -> PlanFigures | None:
+def _near(mapped: DatasetMap, keys: pa.ChunkedArray) -> dict[str, Any] | None:
+    """Return clips of val that are nearly clips of train, by their keys."""
+    if mapped.near is None:
+        return None
+    key_of = [keys[int(row)].as_py() for row in mapped.row_M] if mapped.near.pairs else []
+    pairs = [
+        {"val": key_of[val], "train": key_of[train], "cosine": cosine}
+        for val, train, cosine in mapped.near.pairs
+    ]
+    return {**asdict(mapped.near), "cosine": NEAR, "pairs": pairs}
+
+
+def _plan(
+    name: str, source: SampleSource, config: ReportConfig, buckets: Sequence[BucketStats]
+) -> PlanFigures | None:
     """Return what the steps of the cluster come to, None where none is named or no sample has a bucket."""
     if config.plan is None or not buckets:
         return None
     steps = config.plan
 
     def make(budgets: BucketConfig) -> mixture.Mixture:
-        return mixture.dataset(dataset.storage.root, dataset, budgets, steps.seed)
+        return mixture.dataset(name, source, budgets, steps.seed)
 
     return plan_numbers(make, config.buckets, steps, [bucket.length for bucket in buckets])

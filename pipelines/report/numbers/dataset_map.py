@@ -9,11 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reelweave.curate.search.vectors import MEMBER, stored_vectors
+from reelweave.loader.blend.selection.leakage import val_mask
 from reelweave.loader.dataset import Dataset
 from reelweave.loader.errors import RunError
 from reelweave.pipelines.report.buckets import ReportConfig
 from reelweave.pipelines.report.numbers.places import spread
 from reelweave.pipelines.report.numbers.vector_map import (
+    NearAcross,
+    near_across,
     neighbour_map,
     outlier_fence,
     outlier_scores,
@@ -63,6 +66,7 @@ class DatasetMap:
         cluster_M: number of the cluster, from 1, the largest first.
         likeness_M: cosine to the cluster's centre.
         outlier_M: outlier score, 0 to 2.
+        near: clips of val that are nearly clips of train; None where the samples have one side.
     """
 
     problem: str
@@ -79,6 +83,7 @@ class DatasetMap:
     cluster_M: NDArray[np.int32] = field(default_factory=_no_clusters)
     likeness_M: NDArray[np.float32] = field(default_factory=_no_floats)
     outlier_M: NDArray[np.float32] = field(default_factory=_no_floats)
+    near: NearAcross | None = None
 
     @cached_property
     def samples(self) -> dict[int, NDArray[np.int64]]:
@@ -201,4 +206,5 @@ def dataset_map(dataset: Dataset, config: ReportConfig) -> DatasetMap:
         cluster_M=clusters.number_N,
         likeness_M=clusters.likeness_N,
         outlier_M=outlier_M,
+        near=near_across(vectors_MD, val_mask(dataset, config.split)[chosen]),
     )

@@ -22,6 +22,9 @@ REFERENCES = 2048
 """Most vectors, evenly spread, among which the neighbours of a vector are sought."""
 NEIGHBOURS = 5
 MOST_CLUSTERS = 10
+NEAR = 0.97
+"""Cosine from which on two clips nearly show the same, as `dedup.semantic.min_similarity` is by default."""
+MOST_PAIRS = 12
 
 _LEAST_IN_CLUSTER = 8  # mean size
 _ITERATIONS = 20
@@ -30,6 +33,7 @@ _ROUNDING = 1e-6  # of cosines in 32 bits
 _LEAST_FENCED = 8
 _NOTHING = 1e-12  # variance of no direction at all
 _ROWS = 4096
+_COMPARED = 512
 _SEED = 0
 
 Floats = NDArray[np.float32]
@@ -47,6 +51,46 @@ class Clusters:
 
     number_N: NDArray[np.int32]
     likeness_N: Floats
+
+
+@dataclass(frozen=True)
+class NearAcross:
+    """Clips of val that are nearly clips of train, among the clips of a map.
+
+    Attributes:
+        val: number of clips of val that were compared.
+        train: number of clips of train that they were compared with.
+        near: number of clips of val with a clip of train at least as like as `NEAR`.
+        pairs: places on the map of clips of val and of the clip of train most like them, and the cosine; the most like
+            first, at most `MOST_PAIRS`.
+    """
+
+    val: int
+    train: int
+    near: int
+    pairs: list[tuple[int, int, float]]
+
+
+def near_across(vectors_ND: Vectors, is_val_N: NDArray[np.bool_]) -> NearAcross | None:
+    """Return which clips of val are nearly clips of train; None where one side is empty.
+
+    Args:
+        vectors_ND: vectors of unit length.
+        is_val_N: True for vectors of val, False for those of train.
+    """
+    val_V, train_T = np.flatnonzero(is_val_N), np.flatnonzero(~is_val_N)
+    if not len(val_V) or not len(train_T):
+        return None
+    train_TD = vectors_ND[train_T].astype(np.float32)
+    best_V, like_V = np.zeros(len(val_V), np.int64), np.zeros(len(val_V), np.float32)
+    for first in range(0, len(val_V), _COMPARED):
+        part = slice(first, first + _COMPARED)
+        cosine_PT = vectors_ND[val_V[part]].astype(np.float32) @ train_TD.T
+        best_V[part], like_V[part] = cosine_PT.argmax(axis=1), cosine_PT.max(axis=1)
+    near_V = np.flatnonzero(like_V >= NEAR - _ROUNDING)
+    most_like = near_V[np.argsort(-like_V[near_V], kind="stable")][:MOST_PAIRS]
+    pairs = [(int(val_V[row]), int(train_T[best_V[row]]), float(like_V[row])) for row in most_like]
+    return NearAcross(len(val_V), len(train_T), len(near_V), pairs)
 
 
 def reduce_vectors(vectors_ND: Vectors) -> Vectors:
