@@ -156,6 +156,7 @@ class CurateConfig(SourceStageConfig, frozen=True, extra="forbid"):
         "stitch.enabled": ("shots.detector", Except("fixed")),
         "dedup.semantic.enabled": ("embed.backend", Except("none", "perceptual")),
         "dedup.balance.max_clips": ("embed.backend", Except("none", "perceptual")),
+        "captions.match": ("embed.backend", ("open_clip",)),
         "run.shots_gpus": ("shots.device", Except("cpu")),
         "run.embed_gpus": ("embed.backend", ("open_clip",)),
         "run.caption_gpus": ("captions.model", SET),

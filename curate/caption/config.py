@@ -25,7 +25,7 @@ class CaptionConfig(Settings, hide_input_in_errors=True):
     """Captions written by people first, then captions by a vision-language model."""
 
     REVISION: ClassVar[int] = 1
-    ADDED: ClassVar = frozenset({"variants", "camera_terms", "evidence"})
+    ADDED: ClassVar = frozenset({"variants", "camera_terms", "evidence", "match"})
     SPEED_ONLY: ClassVar = frozenset(
         {"device", "threads", "batch_clips", "vllm_gpu_share", "endpoint_url", "endpoint_timeout_s"}
     )
@@ -133,6 +133,11 @@ class CaptionConfig(Settings, hide_input_in_errors=True):
         max_length=8,
         description="columns of the input list that the model is shown beside the pictures, such as title",
     )
+    match: bool = Field(
+        False,
+        description="score caption_match: cosine of a clip and its caption, by the model of embed.backend=open_clip;"
+        " filters.min_caption_match needs it, too, and measures it",
+    )
     max_new_tokens: int = Field(
         512, ge=1, le=32768, description="maximum length of a window's caption, tokens"
     )
@@ -210,7 +215,7 @@ class CaptionConfig(Settings, hide_input_in_errors=True):
 
     def of_caption(self) -> "CaptionConfig":
         """Return the settings that decide the caption itself, without those of its variants."""
-        return self.model_copy(update={"variants": {}})
+        return self.model_copy(update={"variants": {}, "match": False})
 
     def of_variant(self, name: str) -> "CaptionConfig":
         """Return the settings that decide one variant; those of written captions are no part of them."""
@@ -218,7 +223,7 @@ class CaptionConfig(Settings, hide_input_in_errors=True):
         unread: dict[str, object] = {"sidecars": True, "container": False, "overwrite_written": False}
         if prompt == STRUCTURED:
             unread |= {"rewrite_model": None, "rewrite_prompt": "default"}
-        return self.model_copy(update={"variants": {}, "prompt": prompt, **unread})
+        return self.of_caption().model_copy(update={"prompt": prompt, **unread})
 
 
 def availability(config: CaptionConfig) -> str | None:

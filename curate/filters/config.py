@@ -120,3 +120,7 @@ class FilterConfig(Settings):
     min_aesthetic: float | None = Field(
         None, description="minimum aesthetic score, about 1 to 10; needs aesthetic.weights"
     )
+    min_caption_match: float | None = Field(
+        None,
+        description="minimum cosine of a clip and its caption, -1 to 1; needs embed.backend=open_clip",
+    )

@@ -128,11 +128,15 @@ class OpenClip:
         return vectors
 
     def texts(self, words: Sequence[str]) -> Floats:
-        """Embed texts, float32 [n, D], rows of unit length."""
-        tokens = self._tokenizer(list(words))
-        with inference(self._device, self._threads):
-            encoded = self._model.encode_text(tokens.to(self._device))
-        return _unit(encoded)
+        """Embed texts, float32 [n, D], rows of unit length; like pictures in passes of one shape, see `encode`."""
+        size, vectors = self._blocks_per_pass, list[Floats]()
+        for start in range(0, len(words), size):
+            group = words[start : start + size]
+            tokens = self._tokenizer([*group, *[""] * (size - len(group))])
+            with inference(self._device, self._threads):
+                encoded = self._model.encode_text(tokens.to(self._device))
+            vectors.append(_unit(encoded)[: len(group)])
+        return np.concatenate(vectors)
 
     def cut(self, words: Sequence[str]) -> list[bool]:
         """Return for each text whether it is longer than the model reads, so that its end is cut off."""

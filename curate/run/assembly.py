@@ -20,6 +20,7 @@ from reelweave.curate.run.stages.copies import Copies
 from reelweave.curate.run.stages.custom_stages import CustomModelStage, stage_facts, stage_name
 from reelweave.curate.run.stages.embed_stage import EmbedStage
 from reelweave.curate.run.stages.judge import Judge
+from reelweave.curate.run.stages.match_stage import MatchStage
 from reelweave.curate.run.stages.model_stage import ModelStage
 from reelweave.curate.run.stages.model_stages import model_digests
 from reelweave.curate.run.stages.text_embed_stage import TextEmbedStage
@@ -184,11 +185,16 @@ def model_stages(config: CurateConfig) -> tuple[ModelStage, ...]:
         for name, stage_config in config.stages.items()
     ]
     stages: list[ModelStage] = [] if captions.has_model else [captions]
+    match: list[ModelStage] = []
     if config.embed.backend == "open_clip":
-        stages.append(EmbedStage(config.embed, config.aesthetic, run.model_cpus, run.embed_gpus))
+        embed = EmbedStage(config.embed, config.aesthetic, run.model_cpus, run.embed_gpus)
+        stages.append(embed)
+        if config.captions.match or config.filters.min_caption_match is not None:
+            match.append(MatchStage(config.embed, embed, captions.has_model))
+    stages += [] if captions.has_model else match
     stages += [stage for stage in custom if not stage.after_dedup]
     if captions.has_model:
-        stages += [captions, *captions.variants()]
+        stages += [captions, *captions.variants(), *match]
     stages += [stage for stage in custom if stage.after_dedup]
     if config.text_embed.model is not None:
         stages.append(TextEmbedStage(config.text_embed, run.model_cpus, run.text_embed_gpus))
@@ -236,6 +242,11 @@ def check_model_paths(config: CurateConfig) -> None:
     """
     if config.aesthetic.weights is not None and config.embed.backend != "open_clip":
         raise UsageError("aesthetic.weights needs the pictures' embeddings: set embed.backend=open_clip too")
+    if config.filters.min_caption_match is not None and config.embed.backend != "open_clip":
+        raise UsageError(
+            "filters.min_caption_match needs a model of pictures and words: set embed.backend=open_clip, embed.model"
+            " and embed.pretrained"
+        )
     for stage in model_stages(config):
         stage.check_model_paths()
 

@@ -38,6 +38,7 @@ from reelweave.curate.run.tables.remarks import (
     describe_captions,
     describe_clips,
     describe_empty_sources,
+    describe_match,
     describe_sidecars,
 )
 from reelweave.curate.run.tables.samples import accounting_table, scores_table
@@ -195,6 +196,7 @@ def _curate(
         *driver.notes(),
         *describe_captions(clips, config.captions.max_chars),
         *describe_sidecars(clips),
+        *describe_match(clips),
         *describe_variants(_captions_tables(state, clips)),
         *state.verdict.copies.notes,
         *describe_clips(clips),

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 from reelweave.curate.caption.sidecars import CUT, FURTHER_KEYS, OTHER, UNUSED, describe_unused
 from reelweave.curate.caption.types import CONTRADICTED
+from reelweave.curate.run.tables.clips import SCORE
 from reelweave.curate.run.tables.columns import column, equal, filter_rows
 from reelweave.curate.run.tables.samples import OVERLAPS
 from reelweave.loader.text import pluralize
@@ -74,6 +75,22 @@ def describe_sidecars(clips: Iterable[pa.Table]) -> tuple[str, ...]:
             f" (the first: {first[FURTHER_KEYS]}); a list of inputs keeps such columns as attributes (docs/inputs.md)"
         )
     return tuple(notes)
+
+
+def describe_match(clips: Iterable[pa.Table]) -> tuple[str, ...]:
+    """Return in words how many kept clips have a caption of which only the begin was compared with them."""
+    count = 0
+    for table in clips:
+        if (name := f"{SCORE}caption_match_cut") in table.column_names:
+            cut = column(filter_rows(table, equal(table, "state", "kept")), name)
+            count += len(cut) - cut.null_count
+    if not count:
+        return ()
+    clips_have = pluralize(count, "clip has", "clips have")
+    return (
+        f"{clips_have} a caption that is longer than the model of embed.backend reads: caption_match compares its begin"
+        " (scores: caption_match_cut)",
+    )
 
 
 def describe_empty_sources(clips: Iterable[pa.Table], sources: Sequence[str]) -> tuple[str, ...]:

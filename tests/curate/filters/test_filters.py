@@ -268,7 +268,7 @@ def test_time_that_sound_does_not_fill_is_silent(
 
 
 def test_every_threshold_has_a_score(good: dict[str, float]) -> None:
-    later = {"aesthetic", "ocr_share", "ocr_chars", "static_graphic"}
+    later = {"aesthetic", "ocr_share", "ocr_chars", "static_graphic", "caption_match"}
     for key in FilterConfig.model_fields:
         assert key.partition("_")[2] in good.keys() | later
 
