@@ -25,7 +25,7 @@ from reelweave.loader.errors import RunError
 from reelweave.loader.storage import open_storage
 from reelweave.loader.text import pluralize
 from reelweave.pipelines.configuration.commented import commented_yaml
-from reelweave.pipelines.configuration.config import resolve
+from reelweave.pipelines.configuration.config import Given, read_given
 from reelweave.pipelines.terminal.arguments import Parser, add_config, add_global
 from reelweave.pipelines.terminal.console import print_json, stderr, stdout, table
 from reelweave.pipelines.terminal.files import write_whole
@@ -45,6 +45,9 @@ SAMPLE_STEPS = 20
 FEW = "few.yaml"
 PROMPTS = "prompts.jsonl"
 CONFIG = Path(__file__).parents[2] / "configs" / "demo.yaml"
+
+RECIPE = "standard"
+"""Recipe below the curation of the configuration."""
 
 
 class Next(NamedTuple):
@@ -102,6 +105,7 @@ def run(options: argparse.Namespace) -> int:
     from reelweave.pipelines.commands.look.report import print_buckets, write_report
     from reelweave.pipelines.commands.train import sample
     from reelweave.pipelines.commands.train.train import train
+    from reelweave.pipelines.configuration.recipes.given import describe_recipe
     from reelweave.pipelines.configuration.train_config import TrainRunConfig
     from reelweave.pipelines.report.buckets import ReportConfig
     from reelweave.pipelines.terminal.curation_progress import curation_progress
@@ -113,12 +117,14 @@ def run(options: argparse.Namespace) -> int:
         stream: StreamConfig
         train: TrainConfig
 
-    config = resolve(DemoConfig, options.config, options.set)
+    config = _with_recipe(read_given(options.config, options.set)).validate(DemoConfig)
     notes = stderr()
     videos = options.videos or _render(options.out / "footage")
     dataset_folder = options.out / "dataset"
     # From raw footage, rendered or given, to a dataset.
     notes.print("1 of 4: raw video to clips and shards", style="bold")
+    for line in describe_recipe(config.curate):
+        notes.print(line, markup=False, soft_wrap=True)
     with curation_progress() as progress:
         files = kept_files(config.curate, [str(videos)], str(dataset_folder))
         curate([str(videos)], str(dataset_folder), config.curate, progress, beside=files)
@@ -181,6 +187,19 @@ def run(options: argparse.Namespace) -> int:
     for next_step in following:
         out.print(f"  {next_step.command:{width}}  # {next_step.does}", soft_wrap=True)
     return 0
+
+
+def _with_recipe(given: Given) -> Given:
+    """Return the values above the recipe of the demo, unless they name one or are none of a curation."""
+    from reelweave.pipelines.configuration.recipes.files import read_recipe
+    from reelweave.pipelines.configuration.recipes.given import values_above
+
+    values = given.values.get("curate", {})
+    if not isinstance(values, dict) or "recipe" in values:
+        return given
+    settings, keys = values_above(read_recipe(RECIPE), values)
+    below = dict.fromkeys((f"curate.{key}" for key in keys), f"recipe {RECIPE}")
+    return given._replace(values={**given.values, "curate": settings}, below=below)
 
 
 def run_page(out: Path) -> Path:

@@ -71,17 +71,25 @@ def read_curation(recipe: str | None, file: File, overrides: Sequence[str]) -> G
             f"{of_user.name} was made with the recipe {name!r} and holds every key of it, so that --recipe {recipe}"
             " would change nothing: give one of the two"
         )
-    # A filter whose model the user does not give is left out; whoever calls says so.
+    settings, keys = values_above(chosen, of_user.values)
+    return of_user._replace(values=settings, below=dict.fromkeys(keys, f"recipe {chosen.name}"))
+
+
+def values_above(recipe: Recipe, values: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Return the values of a curation above a recipe, which they name, and the keys that the recipe has.
+
+    A filter whose model the values do not give is left out; whoever calls says so.
+    """
     settings: dict[str, Any] = {}
-    merge(settings, chosen.config)
-    for entry in chosen.filters:
-        if all(_is_set(of_user.values, key) for key in (entry.needs.keys if entry.needs else ())):
+    merge(settings, recipe.config)
+    for entry in recipe.filters:
+        if all(_is_set(values, key) for key in (entry.needs.keys if entry.needs else ())):
             for key, value in entry.keys.items():
                 put(settings, key, value)
-    below = dict.fromkeys([*leaf_paths(settings), "recipe"], f"recipe {chosen.name}")
-    merge(settings, of_user.values)
-    settings["recipe"] = record
-    return of_user._replace(values=settings, below=below)
+    keys = [*leaf_paths(settings), "recipe"]
+    merge(settings, values)
+    settings["recipe"] = recipe.record()
+    return settings, keys
 
 
 def kept_recipe(config: CurateConfig, where: str) -> Recipe | None:
