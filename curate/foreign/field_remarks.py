@@ -28,6 +28,7 @@ def field_remarks(tars: Sequence[TarIndex]) -> Iterator[str]:
         del counts["attributes"][name]
     yield from _on_kept(counts, sources)
     yield from _on_types(counts)
+    yield from _on_splits(tars)
     yield from _on_chosen(tars, counts, sources)
     left_out: dict[str, tuple[int, str, str]] = {}
     for tar in tars:
@@ -68,6 +69,23 @@ def _on_types(counts: dict[str, Counter[str]]) -> Iterator[str]:
         yield (
             f"field {name} is a number in {pluralize(scores[name], 'sample')} (scores) and text in"
             f" {pluralize(attributes[name], 'sample')} (attributes): write it as one type, or select by both"
+        )
+
+
+def _on_splits(tars: Sequence[TarIndex]) -> Iterator[str]:
+    """Yield a sentence if samples state a split that a stream of the dataset does not heed."""
+    stated: Counter[str] = Counter()
+    for tar in tars:
+        rows = tar.table.filter((pc.field("reason") == "") & (pc.field("split") == "train"))
+        words = pc.map_lookup(rows["attributes"], "split", "first").drop_null()
+        stated.update({one["values"]: one["counts"] for one in words.value_counts().to_pylist()})
+    others = {word: count for word, count in stated.items() if word != "train"}
+    if others:
+        listed = ", ".join(f"{word} {count:,}" for word, count in sorted(others.items())[:_MOST_NAMES])
+        yield (
+            f"{pluralize(sum(others.values()), 'sample states', 'samples state')} another split than train ({listed})"
+            " and are trained on like others: `stream.where: attributes.split == 'train'` leaves them out, and --fields"
+            " all,split=json.split makes tars of val alone that split"
         )
 
 

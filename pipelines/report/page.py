@@ -81,6 +81,7 @@ def render_page(dataset: Dataset, figures: DatasetFigures, config: "ReportConfig
             bucket_note(config.buckets, config.buckets.compression, config.buckets.max_text_tokens),
         ),
         selection=figures.selection,
+        fields=figures.fields,
         leakage=figures.leakage,
         near=figures.near,
         taking_in=figures.taking_in,

@@ -17,7 +17,8 @@ from reelweave.loader.errors import UsageError
 MAX_CHARS = 1000
 MAX_NODES = 200
 
-_WORDS = {"null": None, "none": None, "true": True, "false": False}
+WORDS = {"null": None, "none": None, "true": True, "false": False}
+"""Names of values, in any case."""
 _COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Eq: pc.equal,
     ast.NotEq: pc.not_equal,
@@ -211,7 +212,7 @@ def _pairs(node: ast.Compare) -> Iterator[tuple[ast.expr, ast.cmpop, ast.expr]]:
 def _name_of(node: ast.expr) -> FieldName | None:
     """Return the field that a node names: ``name``, ``outer.name``, ``scores.name``, ``attributes['any name']``."""
     if isinstance(node, ast.Name):
-        return None if node.id.lower() in _WORDS else field_name(node.id)
+        return None if node.id.lower() in WORDS else field_name(node.id)
     if isinstance(node, ast.Attribute):
         path = _path(node)
         return None if path is None else field_name(path)
@@ -263,8 +264,8 @@ _NO_CONSTANT = object()
 def _constant(node: ast.expr) -> object:
     if isinstance(node, ast.Constant):
         return node.value
-    if isinstance(node, ast.Name) and node.id.lower() in _WORDS:
-        return _WORDS[node.id.lower()]
+    if isinstance(node, ast.Name) and node.id.lower() in WORDS:
+        return WORDS[node.id.lower()]
     return _NO_CONSTANT
 
 

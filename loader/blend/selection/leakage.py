@@ -114,6 +114,8 @@ def _leak(dataset: Dataset, by: str, is_val: Flags) -> Leak:
     in_val_U = np.bincount(index_N, val_N, len(group_U)) > 0
     both_U = in_val_U & (np.bincount(index_N, ~val_N, len(group_U)) > 0)
     leak = Leak(by, len(group_U), int(both_U.sum()), int((both_U[index_N] & val_N).sum()), groupless, ())
+    if by == COPIES:  # checksums say nothing to a person
+        return leak
     return replace(leak, examples=_examples(dataset, by, group_U[both_U][:_EXAMPLES]))
 
 
@@ -142,6 +144,8 @@ def _say_leak(leak: Leak) -> str:
         if not leak.both:
             return "no media is on both sides"
         return f"{leak.val_samples:,} samples of val are copies of samples in train, byte for byte"
+    if not leak.groups:
+        return f"no sample has {leak.by}, so its groups are not known"
     if not leak.both:
         return f"none of {leak.groups:,} groups by {leak.by} is on both sides"
     return (

@@ -4,6 +4,7 @@ import math
 from dataclasses import asdict
 from typing import Any
 
+import numpy as np
 import pyarrow.compute as pc
 
 from reelweave.loader.buckets.assignment import BucketConfig, assign
@@ -44,10 +45,12 @@ def clip_facts(dataset: Dataset, row: Row, buckets: BucketConfig) -> dict[str, A
     if row_number is not None:
         facts |= _sample_facts(dataset, row_number, buckets)
         facts["captions"] = _further_captions(dataset, str(key))
+        if dataset.manifest.foreign is not None:  # the source that metadata names, else tar and key
+            facts["source"] = dataset.row(row_number)["source"]
     if key is not None:
-        facts["scores"] = _scores(dataset, row)
+        facts["scores"] = _scores(dataset, row, row_number)
         facts["recipe"] = _recipe(dataset, facts["scores"])
-        facts["pictures"] = _describe_pictures(facts)
+        facts["pictures"] = _describe_pictures(facts) if dataset.manifest.foreign is None else None
         facts["duplicates"] = _duplicates(dataset, key)
         facts["also"] = [_span(other) for other in rows_of_key(dataset, key) if other != row]
         facts["transitions"] = transitions_between(dataset, row["source"], row["start_s"], row["end_s"])
@@ -100,10 +103,12 @@ def _sample_facts(dataset: Dataset, row_number: int, buckets: BucketConfig) -> d
     }
 
 
-def _scores(dataset: Dataset, row: Row) -> list[dict[str, Any]]:
+def _scores(dataset: Dataset, row: Row, row_number: int | None) -> list[dict[str, Any]]:
     """Return the clip's scores, each with the thresholds of the run and whether it lies within them."""
     mine = dataset.rows_where("scores", "key", row["key"])
     of_source = [span for span in mine if span["source"] == row["source"]] or mine
+    if dataset.manifest.foreign is not None and row_number is not None:  # which has no scores but the index's
+        of_source = to_rows(dataset.rows_at(np.array([row_number]), ["scores"]))
     bounds = thresholds(dataset)
     score_rows = []
     for name, value in sorted(of_source[0]["scores"].items()) if of_source else ():

@@ -7,6 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from reelweave.loader.blend.selected import SelectedSamples
+from reelweave.loader.blend.selection.fields import FieldSummary, index_fields
 from reelweave.loader.blend.selection.leakage import Leakage, leakage
 from reelweave.loader.blend.source import SampleSource
 from reelweave.loader.buckets.assignment import BucketConfig
@@ -60,6 +61,7 @@ class DatasetFigures:
         plan: steps of the cluster; None where none is named, or no sample has a bucket.
         recipe: yields of the recipe that it was made with; None without one.
         selection: what the report's selection draws, in words; "" if buckets count all samples.
+        fields: scores and attributes that a selection may name; of a curated dataset attributes alone, beside `scores`.
         leakage: groups on both sides of a split; None where the samples have one side.
         near: clips of val that are nearly clips of train, as JSON values; None without embeddings or two sides.
     """
@@ -82,6 +84,7 @@ class DatasetFigures:
     plan: PlanFigures | None
     recipe: RecipeFigures | None
     selection: str
+    fields: list[FieldSummary]
     leakage: Leakage | None
     near: dict[str, Any] | None
 
@@ -106,6 +109,7 @@ class DatasetFigures:
             "plan": self.plan and self.plan.to_json(),
             "recipe": self.recipe and self.recipe.to_json(),
             "selection": self.selection,
+            "fields": [asdict(field) for field in self.fields],
             "leakage": self.leakage and self.leakage.to_json() | {"near": self.near},
         }
 
@@ -152,6 +156,11 @@ def dataset_numbers(
         plan=_plan(dataset.storage.root, samples.source, config, stats.buckets),
         recipe=recipe_numbers(dataset, scores, outcomes.stages),
         selection=samples.sentence,
+        fields=[
+            field
+            for field in index_fields(dataset)
+            if field.home == "attributes" or dataset.manifest.foreign is not None
+        ],
         leakage=leakage(dataset, config.split, config.groups),
         near=_near(mapped, keys),
     )

@@ -163,6 +163,8 @@ def test_types_that_differ_are_told(tmp_path: Path) -> None:
     assert "field year is a number in 2 samples (scores) and text in 1 sample (attributes)" in notes
 
 
+SPLITS = ("train", "val", "test")
+
 HOSTILE = {
     "a text of more than 512 characters": {"long": "x" * 513},
     "no finite number": {"bad": float("nan")},
@@ -230,6 +232,36 @@ def test_half_a_surrogate_pair_and_utf_16(tmp_path: Path) -> None:
 def test_wrong_choices_are_refused_before_a_tar_is_read(tmp_path: Path, text: str, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         index(tmp_path, fields=text)
+
+
+def test_a_split_that_nothing_heeds_is_told(tmp_path: Path) -> None:
+    by_webdataset(
+        tmp_path / "0.tar", [sample(key, {"split": split}) for key, split in zip("abc", SPLITS, strict=True)]
+    )
+    [told] = [note for note in index(tmp_path).notes if "another split" in note]
+    assert told.startswith(
+        "2 samples state another split than train (test 1, val 1) and are trained on like others"
+    )
+    by_webdataset(tmp_path / "1.tar", [sample("d", {"split": "val"})])
+    [told] = [
+        note for note in index(tmp_path, fields="all,split=json.split").notes if "another split" in note
+    ]
+    assert told.startswith(
+        "2 samples state another split than train (test 1, val 1)"
+    )  # val in a tar beside train
+    assert rows(tmp_path)["d"]["split"] == "val"
+
+
+def test_one_sample_is_shown_with_its_fields(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    by_webdataset(tmp_path / "0.tar", [sample("a", {"aesthetic": 5.25, "licence": "cc0", "video_id": "v7"})])
+    index(tmp_path, fields="all,source=json.video_id")
+    assert main(["show", str(tmp_path), "a", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["source"] == "v7"
+    assert shown["attributes"] == {"licence": "cc0"}
+    assert [(score["name"], score["value"]) for score in shown["scores"]] == [("aesthetic", 5.25)]
+    assert main(["show", str(tmp_path), "a"]) == 0
+    assert "aesthetic" in capsys.readouterr().out
 
 
 def test_the_command_takes_the_choice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

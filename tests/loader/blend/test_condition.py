@@ -9,6 +9,7 @@ import pytest
 from reelweave.loader.blend.selection.choose import choose
 from reelweave.loader.blend.selection.condition import MAX_CHARS, condition_of
 from reelweave.loader.blend.selection.config import Selection
+from reelweave.loader.blend.selection.fields import index_fields
 from reelweave.loader.dataset import Dataset, open_dataset
 from reelweave.loader.dataset.schema import INDEX
 from reelweave.loader.errors import UsageError
@@ -166,6 +167,40 @@ def test_unknown_names_say_what_there_is(dataset: Dataset, text: str, words: str
         choose(dataset, Selection.of(text, None, None, "stream"))
     assert words in str(refused.value)
     assert str(dataset.storage.root) in str(refused.value)
+
+
+def test_fields_are_summed_up_and_named_as_a_condition_names_them(tmp_path: Path) -> None:
+    made = [make_sample(f"k{number:04}", b"clip", 9, (128, 64)) for number in range(1203)]
+    for number, sample in enumerate(made):
+        sample.row["scores"] = {"aesthetic": number / 100, "width": 5.0, "nan": math.nan} if number else {}
+        sample.row["attributes"] = {
+            "licence": "cc0" if number % 3 else "cc-by",
+            "odd 'name": "x",
+            "true": "y",
+            "class": "z",
+        }
+        sample.row["attributes"] |= {"url": f"https://example.org/{number}", "meta.camera": "x100"}
+    dataset = open_dataset(write(tmp_path / "set", made))
+    summed = {summary.written: summary for summary in index_fields(dataset)}
+    assert list(summed) == [
+        "aesthetic",
+        "scores.width",
+        "attributes['class']",
+        "licence",
+        "meta.camera",
+        """attributes["odd 'name"]""",
+        "attributes.true",
+        "url",
+    ]
+    numbers = summed["aesthetic"]
+    assert (numbers.samples, numbers.least, numbers.median, numbers.most) == (1202, 0.01, 6.015, 12.02)
+    assert summed["licence"].common == (("cc0", 802), ("cc-by", 401))
+    assert (summed["url"].samples, summed["url"].distinct, summed["url"].common) == (1203, None, ())
+    for written, summary in summed.items():
+        condition = condition_of(f"{written} is not null", "where")
+        assert choose(dataset, Selection((condition,))).rows.tolist() == list(
+            range(1203 - summary.samples, 1203)
+        )
 
 
 def test_scores_that_are_not_finite_pass_as_their_comparison_says() -> None:

@@ -97,7 +97,9 @@ def test_a_condition_holds_in_every_regime_and_in_workers(folder: Path, regime: 
     changes = settings(where="licence == 'cc0'", regime=regime, epochs=1, microbatches=2)
     cc0 = expected(folder, lambda row: "licence" in row["attributes"])
     assert keys(VideoStream(open_dataset(folder), changes)) == cc0
-    loader = DataLoader(VideoStream(open_dataset(folder), changes), batch_size=None, num_workers=2)
+    start = "spawn" if regime == "pack" else "fork"
+    stream = VideoStream(open_dataset(folder), changes)
+    loader = DataLoader(stream, batch_size=None, num_workers=2, multiprocessing_context=start)
     assert keys(loader) == cc0
 
 
@@ -249,6 +251,27 @@ def test_a_quota_goes_on_in_an_epoch_as_its_groups_grow(folder: Path, samples: l
     now = keys(found, 1)
     assert len(now) == 30
     assert not now - keys(found, 0)
+
+
+def test_weights_hold_among_selected_samples_as_sources_change(folder: Path, samples: list[Sample]) -> None:
+    other = write(folder.parent / "other", made(samples, range(200, 212)))
+    nodes = [{"path": str(folder), "weight": 1, "where": "aesthetic > 4"}, {"path": str(other), "weight": 2}]
+    file = folder.parent / "mix.yaml"
+    file.write_text(yaml.safe_dump({"splits": {"train": {"blend": nodes, "epoch_samples": 9}}}))
+    changes = settings(epochs=12)
+    found, state = run_steps(open_blend(file), changes, 1, None, 13)  # in the middle of the second epoch
+    add(folder, made(samples, range(100, 110)))
+    take_down(folder, "k003")  # has no score
+    rest, _ = run_steps(open_blend(file), changes, 2, state, 10**4)
+    batches = flat(found + rest)
+    good = expected(folder, is_good)
+    for epoch in range(12):
+        drawn = keys(batches, epoch)
+        assert sum(count for key, count in drawn.items() if key in good) == 3
+        assert drawn.total() == 9
+    counts = keys(batches)
+    assert {counts[key] for key in good} == {1, 2}  # 36 draws of 23 samples, of which 5 came
+    assert len(good) == 23
 
 
 @pytest.mark.parametrize("seed", but([0], range(6), []))
