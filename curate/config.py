@@ -137,7 +137,7 @@ class SourceStageConfig(BaseModel, frozen=True, extra="forbid"):
             the ledger notices.
     """
 
-    REVISION: ClassVar = 97
+    REVISION: ClassVar = 98
 
     probe: ProbeConfig = ProbeConfig()
     shots: ShotConfig = ShotConfig()

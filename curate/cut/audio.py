@@ -92,7 +92,7 @@ def sound_of(
     """
     rate = stream.codec_context.sample_rate
     if rate <= 0:
-        return Sound(fault="its sound states no sample rate")
+        return Sound(fault="its sound states no sample rate, as one that begins late or is encrypted")
     if not packets:
         return Sound(remark=NO_SOUND)
     if rate * (channels := stream.codec_context.channels) > config.max_sound_rate:

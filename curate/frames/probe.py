@@ -21,6 +21,9 @@ from reelweave.loader.settings import Settings
 _PROGRESSIVE = 1  # AVFieldOrder: 0 unknown, 1 progressive, above interlaced
 _STALE_S = 0.5
 """Seconds by which the duration of a track may exceed that of its file before it is one of another film."""
+_LAP_S = 2**33 / 90_000
+"""Seconds of a lap of the clock of TS and MPEG-PS, which FFmpeg adds to stamps that step back by more than a minute."""
+
 _PROMISE_TAG = re.compile(r"^(\d+):(\d\d):(\d\d(?:\.\d+)?)")
 
 
@@ -208,6 +211,8 @@ def _promised_s(container: InputContainer, stream: VideoStream, file: BinaryIO |
         return cut_off_s
     # Matroska states no duration of a stream but by its tag: FFmpeg gives a single picture that of the film.
     is_own = "matroska" not in container.format.name or "DURATION" not in stream.metadata
+    if container.format.name in ("mpegts", "mpeg") and (container.duration or 0) / 1e6 > _LAP_S / 2:
+        return None
     if is_own and stream.duration is not None and stream.time_base is not None:
         return float(stream.duration * stream.time_base) - _begins_late_s(container, stream)
     if tag := _PROMISE_TAG.match(stream.metadata.get("DURATION", "")):

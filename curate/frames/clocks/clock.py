@@ -36,6 +36,9 @@ _INSTANT_S = 1e-6  # duration of a frame that has no time
 _DELAY_COST, _MOST_TANGLED = 4, 512
 """Stamps that may be left out instead of one frame of delay, and the frames that are looked at together."""
 
+_FAR = 8
+"""Usual gaps above which a step between reordered pictures may be that of a clock."""
+
 _REORDERED = 16  # maximum distance of decoding and display order in H.264 and HEVC, frames
 
 Ticks = NDArray[np.int64]
@@ -78,6 +81,9 @@ def repair_clock(
     jumps = _jumps(gaps, held, JUMP_S / seconds_per_tick)
     if len(stamped_frames) == len(pts) and (gaps > 0).all() and not jumps.any():
         return RepairedClock(stated.astype(np.float64), np.zeros(len(stated)))
+    stated = _of_next_clock(stated, gaps, jumps)
+    gaps = np.diff(stated)
+    jumps = _jumps(gaps, held, JUMP_S / seconds_per_tick)
     # Across each break the film goes on: what lies behind it moves by one usual gap.
     squeezed = _squeezed_mask(gaps, SQUEEZED_S / seconds_per_tick)
     rising = gaps[(gaps > 0) & ~(squeezed[1:] & squeezed[:-1])]
@@ -131,6 +137,30 @@ def _jumps(gaps: Ticks, held: NDArray[np.float64], longest: float) -> NDArray[np
         stated = held[max(0, index - _REORDERED) : index + _REORDERED + 1].max()
         jumps[index] = stated < gaps[index] / 2
     return jumps
+
+
+def _of_next_clock(stated: Ticks, gaps: Ticks, jumps: NDArray[np.bool_]) -> Ticks:
+    """Return stamps without those of one clock among the first ones of the next.
+
+    A clock that jumps or restarts between reordered pictures leaves some of the clock before behind others in display
+    order.
+    """
+    usual = float(np.median(gaps[gaps > 0])) if (gaps > 0).any() else 0.0
+    far = np.flatnonzero(np.abs(gaps) > _FAR * usual) + 1
+    moved, done = stated.copy(), 0
+    for first in far[jumps[far - 1] | (gaps[far - 1] < 0)].tolist():
+        ends = far[(far > first) & (far <= first + _REORDERED)]
+        if first < done or not len(ends):
+            continue
+        last = int(ends[-1])
+        jump = int(gaps[first - 1] - usual)
+        near = stated[first : last + _LEAST]
+        turns = stated[first - 1] + usual * np.arange(1, len(near) + 1)
+        is_old, is_next = (np.abs(near - turns - later) <= abs(jump) / 4 for later in (0, jump))
+        if (is_old ^ is_next).all() and is_next[last - first :].all():
+            moved[first : last + _LEAST][is_old] += jump
+            done = last
+    return moved
 
 
 def _breaks(stated: Ticks, suspects: NDArray[np.intp]) -> Iterator[int]:

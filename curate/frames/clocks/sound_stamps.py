@@ -11,6 +11,7 @@ _APART, _APART_S = 0.02, 1.0
 """Share of a film, and seconds, by which its sound may end before or behind its pictures."""
 
 ENDS_BEFORE = "the sound of its source ends before the pictures"
+HOLDS_NONE = "its source announces sound and holds none that can be read"
 ENDS_BEHIND = "the sound of its source goes on behind the pictures, which clips leave out"
 
 
@@ -52,6 +53,8 @@ def uneven_end(stamps: SoundStamps, ends_s: float, begin_s: float) -> str:
         ends_s: End of the pictures in seconds after the first frame.
         begin_s: Stamp of the first frame in seconds.
     """
+    if not len(stamps.pts):
+        return HOLDS_NONE
     apart_s = max(_APART_S, _APART * ends_s)
     if ends_s - heard_until_s(stamps, begin_s) > apart_s:
         return ENDS_BEFORE

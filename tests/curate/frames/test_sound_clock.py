@@ -207,3 +207,12 @@ def test_sound_that_ends_at_a_join_is_said(tmp_path: Path) -> None:
     found = [record for record, _ in curated(path, tmp_path / "out") if record.state == "kept"]
     assert found[-1].end_s == pytest.approx(8.0)
     assert all("the sound of its source lasts 4.0 s less than the pictures" in r.reason for r in found)
+
+
+def test_a_track_of_sound_without_packets_is_said(tmp_path: Path) -> None:
+    whole, path = write_video(tmp_path / "whole.mp4", (50,), audio=True), tmp_path / "a.mp4"
+    words = "-c copy -bsf:a noise=drop=gte(n\\,0) -movflags frag_keyframe+empty_moov"
+    ffmpeg(["-i", str(whole), *words.split(), str(path)])
+    ((record, _),) = curated(path, tmp_path / "out", spans={"min_clip_s": 0.5})
+    assert record.audio == "none"
+    assert record.reason.startswith("its source announces sound and holds none that can be read")
