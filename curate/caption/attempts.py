@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from reelweave.curate.caption.camera_terms import contradicts
 from reelweave.curate.caption.checks import CHECKS, FaultName, faults
 from reelweave.curate.caption.config import CaptionConfig
-from reelweave.curate.caption.models.backend import Ask, Backend, Draft
+from reelweave.curate.caption.models.backend import Ask, Backend, Draft, ServedBackend
 from reelweave.curate.caption.models.cleaning import without_echo
 from reelweave.curate.caption.structured import parse_structured, write_structured
 from reelweave.curate.models.clip_frames import Fault
@@ -39,34 +39,64 @@ def accepted_answers(
     asks: Sequence[Ask], model: Backend, config: CaptionConfig
 ) -> list[AcceptedAnswer | Fault]:
     """Return an accepted answer for each question, or the fault after ``config.max_attempts``."""
-    results: dict[int, AcceptedAnswer | Fault] = {}
+    attempts = _Attempts(asks, config)
+    if isinstance(model, ServedBackend):
+        model.pursue(asks, attempts.follow)
+        return attempts.results()
     open_asks = dict(enumerate(asks))
-    spent = dict.fromkeys(open_asks, (0, 0))
-    contradicting: dict[int, AcceptedAnswer] = {}
-    for attempt in range(1, config.max_attempts + 1):
-        if not open_asks:
-            break
+    while open_asks:
         # All open questions at once, so that the model batches them.
         drafts = model(list(open_asks.values()))
-        for (index, ask), draft in zip(list(open_asks.items()), drafts, strict=True):
-            del open_asks[index]
-            if isinstance(draft, Fault):
-                results[index] = draft
-                continue
-            # Tokens of all attempts count, also of those that were not accepted.
-            spent[index] = (spent[index][0] + draft.tokens_in, spent[index][1] + draft.tokens_out)
-            draft = replace(draft, text=without_echo(draft.text, ask.prompt))
-            draft, names = _check_draft(draft, ask, config)
-            answer = AcceptedAnswer(draft.text, ask, attempt, *spent[index], bool(names))
-            if names == ("camera",):  # of no other fault: better than no caption
-                contradicting.setdefault(index, answer)
-            if not names:
-                results[index] = answer
-            elif attempt < config.max_attempts:
-                open_asks[index] = retry(ask, names, config)
-            else:
-                results[index] = contradicting.get(index) or _fault(draft, names, attempt)
-    return [results[index] for index in range(len(asks))]
+        following = {
+            index: attempts.follow(index, draft) for index, draft in zip(open_asks, drafts, strict=True)
+        }
+        open_asks = {index: ask for index, ask in following.items() if ask is not None}
+    return attempts.results()
+
+
+class _Attempts:
+    """Attempts at questions, each of which is followed by itself: threads share no entry.
+
+    Args:
+        asks: Questions.
+        config: Caption settings.
+    """
+
+    def __init__(self, asks: Sequence[Ask], config: CaptionConfig) -> None:
+        self._config, self._asks = config, list(asks)
+        self._attempt, self._spent = [0] * len(asks), [(0, 0)] * len(asks)
+        self._contradicting: list[AcceptedAnswer | None] = [None] * len(asks)
+        self._results: list[AcceptedAnswer | Fault | None] = [None] * len(asks)
+
+    def follow(self, index: int, draft: Draft | Fault) -> Ask | None:
+        """Take an answer; return the question again where it is faulty and attempts are left."""
+        config, ask = self._config, self._asks[index]
+        if isinstance(draft, Fault):
+            self._results[index] = draft
+            return None
+        self._attempt[index] += 1
+        attempt = self._attempt[index]
+        # Tokens of all attempts count, also of those that were not accepted.
+        before_in, before_out = self._spent[index]
+        spent = self._spent[index] = (before_in + draft.tokens_in, before_out + draft.tokens_out)
+        draft = replace(draft, text=without_echo(draft.text, ask.prompt))
+        draft, names = _check_draft(draft, ask, config)
+        answer = AcceptedAnswer(draft.text, ask, attempt, *spent, bool(names))
+        if names == ("camera",):  # of no other fault: better than no caption
+            self._contradicting[index] = self._contradicting[index] or answer
+        if not names:
+            self._results[index] = answer
+        elif attempt < config.max_attempts:
+            self._asks[index] = retry(ask, names, config)
+            return self._asks[index]
+        else:
+            self._results[index] = self._contradicting[index] or _fault(draft, names, attempt)
+        return None
+
+    def results(self) -> list[AcceptedAnswer | Fault]:
+        """Return the result of each question, after the last answer."""
+        assert None not in self._results
+        return [result for result in self._results if result is not None]
 
 
 def _check_draft(draft: Draft, ask: Ask, config: CaptionConfig) -> tuple[Draft, tuple[FaultName, ...]]:

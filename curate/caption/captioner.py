@@ -13,7 +13,7 @@ from reelweave.curate.caption.attempts import AcceptedAnswer, accepted_answers
 from reelweave.curate.caption.config import CaptionConfig
 from reelweave.curate.caption.evidence import NO_EVIDENCE, Evidence
 from reelweave.curate.caption.models.backend import Ask, Backend
-from reelweave.curate.caption.models.endpoint import EndpointModel
+from reelweave.curate.caption.models.endpoint import EndpointModel, jpeg_of
 from reelweave.curate.caption.models.rewrite import TEXT
 from reelweave.curate.caption.models.transformers_model import TransformersModel
 from reelweave.curate.caption.models.vllm_backend import VllmModel
@@ -45,6 +45,7 @@ class CaptionInput:
         unused: Sidecar of the source that was not used, if any.
         variant: Name of the variant that is asked for; "" for the caption itself.
         evidence: Evidence that the question holds beside the pictures.
+        files: The pictures as JPEG files, where a server gets them; ``pictures`` is empty then.
     """
 
     parts: list[CaptionWindow]
@@ -55,6 +56,7 @@ class CaptionInput:
     unused: UnusedSidecar | None = None
     variant: str = ""
     evidence: Evidence = NO_EVIDENCE
+    files: tuple[bytes, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -114,7 +116,14 @@ class Captioner:
 
     def prepare(self, clip: bytes) -> CaptionInput | Fault:
         """Return the model's input for a clip, or the fault; the model is not needed."""
-        return caption_input(clip, self._config)
+        view = caption_input(clip, self._config)
+        if self._config.backend != "endpoint" or isinstance(view, Fault):
+            return view
+        return replace(view, files=tuple(map(jpeg_of, view.pictures)), pictures=view.pictures[:0])
+
+    def questions(self, view: CaptionInput) -> list[Ask]:
+        """Return the questions about a clip, one for each window, as the model is asked at first."""
+        return _asks(self._seen_whole(view), self._settings[view.variant])
 
     def answer(self, views: Sequence[CaptionInput | Fault]) -> list[Caption | Fault]:
         """Return a caption for each input, or the variant that it asks for; and each fault as it is.
@@ -126,10 +135,7 @@ class Captioner:
     def _join_drafts(self, views: Sequence[CaptionInput | Fault]) -> list[JoinedCaption | Fault]:
         """Join the answers for all windows of each clip."""
         views = [self._seen_whole(view) if isinstance(view, CaptionInput) else view for view in views]
-        asks = [
-            _asks(view, self._settings[view.variant]) if isinstance(view, CaptionInput) else []
-            for view in views
-        ]
+        asks = [self.questions(view) if isinstance(view, CaptionInput) else [] for view in views]
         accepted = iter(accepted_answers([ask for some in asks for ask in some], self._model, self._config))
         results: list[JoinedCaption | Fault] = []
         for view, some in zip(views, asks, strict=True):
@@ -160,7 +166,7 @@ class Captioner:
         config = self._settings[view.variant]
         if config.prompt != STRUCTURED or len(view.parts) == 1:
             return view
-        count, limit = len(view.pictures), max(map(len, view.shown))
+        count, limit = len(view.times_s), max(map(len, view.shown))
         shown = [index * count // limit for index in range(limit)]
         return replace(view, parts=[CaptionWindow(0, view.parts[-1].end)], shown=[shown])
 
@@ -251,7 +257,8 @@ def _asks(view: CaptionInput, config: CaptionConfig) -> list[Ask]:
         asks.append(
             Ask(
                 prompt=evidence.text + prompt_text(config.prompt, view.variant),
-                pictures=view.pictures[frame_indices],
+                pictures=view.pictures if view.files else view.pictures[frame_indices],
+                files=tuple(view.files[index] for index in frame_indices) if view.files else (),
                 times_s=tuple(
                     max(0.0, float(view.times_s[frame_index]) - start_s) for frame_index in frame_indices
                 ),

@@ -1,8 +1,8 @@
 """Interface of text generation models: questions, answers and the backend protocol."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,7 @@ class Ask:
         seed: Random seed for a temperature above 0.
         structured: True where the answer is to be JSON (`reelweave.curate.caption.structured`).
         terms: Measured movement of the camera, which the answer must not contradict.
+        files: The pictures as JPEG files, where they were encoded ahead; ``pictures`` is empty then.
     """
 
     prompt: str
@@ -39,6 +40,7 @@ class Ask:
     seed: int
     structured: bool = False
     terms: tuple[str, ...] = ()
+    files: tuple[bytes, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,23 @@ class Backend(Protocol):
 
     def __call__(self, asks: Sequence[Ask]) -> list[Draft | Fault]:
         """Return an answer for each question; a `Fault` for a question that the model cannot process."""
+
+
+Follow = Callable[[int, Draft | Fault], Ask | None]
+"""Takes the answer to a question, by its index, and returns what to ask next about it, or None."""
+
+
+@runtime_checkable
+class ServedBackend(Protocol):
+    """Model that answers each question in its own time, so that none has to wait for the others of a call."""
+
+    def pursue(self, asks: Sequence[Ask], follow: Follow) -> None:
+        """Ask all questions, and for each what follows from its answer, until nothing does.
+
+        Args:
+            asks: Questions.
+            follow: Called in several threads.
+        """
 
 
 def draft(text: str, stopped: bool, tokens_in: int, tokens_out: int, filtered: bool = False) -> Draft:

@@ -19,7 +19,7 @@ from PIL import Image
 from pydantic import BaseModel, Field
 
 from reelweave.curate.caption.config import CaptionConfig
-from reelweave.curate.caption.models.backend import TOP_P, Ask, Draft, draft
+from reelweave.curate.caption.models.backend import TOP_P, Ask, Draft, Follow, draft
 from reelweave.curate.models.clip_frames import Fault
 from reelweave.curate.models.hf_model import NamedModel
 from reelweave.loader.errors import RunError, UsageError
@@ -149,10 +149,26 @@ class EndpointModel:
         Raises:
             RunError: The server fails for a reason that is no question's fault, after all retries.
         """
-        if not asks:
-            return []
-        with ThreadPoolExecutor(min(len(asks), self._config.batch_clips, _IN_FLIGHT)) as threads:
-            return list(threads.map(self._answer, asks))
+        drafts: dict[int, Draft | Fault] = {}
+
+        def take(index: int, answer: Draft | Fault) -> None:
+            drafts[index] = answer
+
+        self.pursue(asks, take)
+        return [drafts[index] for index in range(len(asks))]
+
+    def pursue(self, asks: Sequence[Ask], follow: Follow) -> None:
+        """Ask all questions, and what follows from each answer; see `ServedBackend`. Errors as of a call."""
+
+        def ask_on(index: int) -> None:
+            ask: Ask | None = asks[index]
+            while ask is not None:
+                ask = follow(index, self._answer(ask))
+
+        if asks:
+            with ThreadPoolExecutor(min(len(asks), self._config.batch_clips, _IN_FLIGHT)) as threads:
+                for _ in threads.map(ask_on, range(len(asks))):
+                    pass
 
     def _answer(self, ask: Ask) -> Draft | Fault:
         where = f"the endpoint {self._config.endpoint_url}"
@@ -181,7 +197,7 @@ class EndpointModel:
             return Fault(f"the server gave no chat completion in {_ASKED} attempts: {error}")
 
     def _request_draft(self, ask: Ask, attempts: int) -> Draft:
-        question = _question(self._named.name, ask)
+        question = question_of(self._named.name, ask)
         for attempt in range(1, attempts + 1):
             response = b""
             try:
@@ -240,11 +256,19 @@ def _limits(timeout_s: float, attempts: int) -> StorageConfig:
 def _control(ask: Ask) -> Ask:
     """Return a question that any server answers which has answers at all."""
     grey = None if ask.pictures is None else np.full((1, 64, 64, 3), 128, np.uint8)
-    return replace(ask, prompt="Name one colour.", pictures=grey, times_s=(0.0,), max_new_tokens=16)
+    return replace(ask, prompt="Name one colour.", pictures=grey, files=(), times_s=(0.0,), max_new_tokens=16)
 
 
-def _question(model: str, ask: Ask) -> dict[str, Any]:
-    pictures = [] if ask.pictures is None else [_picture(picture) for picture in ask.pictures]
+def question_of(model: str, ask: Ask) -> dict[str, Any]:
+    """Return a question as the body of a request, as JSON values."""
+    files = ask.files or [jpeg_of(picture) for picture in (() if ask.pictures is None else ask.pictures)]
+    pictures = [
+        {
+            "type": "image_url",
+            "image_url": {"url": f"data:image/jpeg;base64,{base64.b64encode(file).decode()}"},
+        }
+        for file in files
+    ]
     return {
         "model": model,
         "messages": [{"role": "user", "content": [*pictures, {"type": "text", "text": ask.prompt}]}],
@@ -255,11 +279,11 @@ def _question(model: str, ask: Ask) -> dict[str, Any]:
     }
 
 
-def _picture(pixels: NDArray[Any]) -> dict[str, Any]:
+def jpeg_of(pixels: NDArray[Any]) -> bytes:
+    """Return a picture as the file that a question holds."""
     file = io.BytesIO()
     Image.fromarray(pixels).save(file, "JPEG", quality=_JPEG_QUALITY)
-    url = f"data:image/jpeg;base64,{base64.b64encode(file.getvalue()).decode()}"
-    return {"type": "image_url", "image_url": {"url": url}}
+    return file.getvalue()
 
 
 def _words(content: bytes) -> str:

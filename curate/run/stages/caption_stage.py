@@ -23,6 +23,8 @@ from reelweave.curate.source_pass.tasks import ClipTask
 from reelweave.loader.errors import ObjectError, UsageError
 from reelweave.loader.storage import StorageConfig, open_object
 
+_CALL_OF_FLIGHTS = 4
+"""Clips of one call of a server, for each question in flight (docs/benchmarks/captions.md)."""
 REWRITE = "rewrite_model"
 """End of the key of the model that rewrites."""
 
@@ -48,7 +50,9 @@ class CaptionStage(ModelStage):
         self.has_model = self.after_dedup = config.model is not None
         # Behind an endpoint models have names and no files.
         self.served = config.backend == "endpoint"
-        self.batch_clips, self.cpus, self.gpus = config.batch_clips, cpus, 0.0 if self.served else gpus
+        # The last answers of a call leave a server idle, so a call holds more than are in flight.
+        self.batch_clips = config.batch_clips * (_CALL_OF_FLIGHTS if self.served else 1)
+        self.cpus, self.gpus = cpus, 0.0 if self.served else gpus
 
     @cached_property
     def models(self) -> Mapping[str, Path | str]:

@@ -1,14 +1,17 @@
 """Captions from a server that speaks OpenAI's chat protocol, a real one on loopback."""
 
 import json
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from pydantic import ValidationError
 
 from reelweave.curate.caption import Caption, CaptionConfig, Captioner
+from reelweave.curate.caption.captioner import CaptionInput
 from reelweave.curate.caption.models import endpoint
 from reelweave.curate.caption.models.endpoint import KEY_VARIABLE
 from reelweave.curate.models.clip_frames import Fault, clip_pictures
@@ -233,3 +236,31 @@ def test_a_run_keeps_its_captions_when_the_server_moves(tmp_path: Path, server: 
         assert run(other.url) == first
         assert other.bodies == []
     assert len(server.bodies) == asked
+
+
+def test_an_answer_that_fails_is_asked_for_again_while_others_are_open(
+    server: ChatServer, clips: list[bytes]
+) -> None:
+    """No question waits for the slowest one of its call."""
+    slow, lock = threading.Event(), threading.Lock()
+    seeds: list[int] = []
+
+    def reply(body: dict[str, Any]) -> str:
+        with lock:
+            seeds.append(body["seed"])
+            nth = len(seeds)
+        if nth == 1:
+            assert slow.wait(30), "the other question was not asked again meanwhile"
+        if body["seed"] == 1:
+            slow.set()
+        return "" if nth == 2 else KITE
+
+    server.reply = reply
+    captioner = Captioner(settings(server, batch_clips=2))
+    view = captioner.prepare(clips[0])
+    assert isinstance(view, CaptionInput)
+    assert len(view.pictures) == 0  # a server gets files, which are much smaller
+    assert view.files[0].startswith(b"\xff\xd8")
+    found = captioner.answer([view, view])
+    assert [one.text for one in found if isinstance(one, Caption)] == [KITE] * 2
+    assert sorted(seeds) == [0, 0, 1]
