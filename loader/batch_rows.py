@@ -82,6 +82,16 @@ class BatchRows:
         return np.array([_crop(height, width, bucket) for height, width, bucket in shapes]).reshape(-1, 4)
 
     @property
+    def dataset(self) -> IndexArray:
+        """Number of each sample's dataset in a blend, int64 [B]; 0 without one."""
+        return np.array([self._opened.dataset_of(row) for row in self.row_B.tolist()], np.int64)
+
+    @property
+    def key(self) -> list[str]:
+        """Key of each sample."""
+        return list(self.table["key"].to_pylist())
+
+    @property
     def duration_s(self) -> Floats:
         """Seconds of each clip, float64 [B]."""
         return np.asarray(self.table["duration_s"], np.float64)

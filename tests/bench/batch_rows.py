@@ -21,11 +21,9 @@ import pyarrow as pa
 from reelweave.loader.base.shared.node_files import NodeFiles
 from reelweave.loader.blend.selection.choose import choose
 from reelweave.loader.blend.selection.config import GroupSplit, Quota, Selection
-from reelweave.loader.dataset.schema import INDEX
 from reelweave.loader.dataset.tables.parquet import ParquetWriter, read_batches
 from reelweave.loader.dataset.tables.row_columns import ROW_SCHEMA, RowColumns
 
-SCHEMA = ROW_SCHEMA.insert(0, INDEX.field("key"))
 BATCH, BATCHES, PART = 8, 500, 1 << 15
 SELECTIONS = {
     "condition": Selection.of("aesthetic > 4.5 and licence >= 'licence 5'", None, None, "stream"),
@@ -49,7 +47,7 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        with ParquetWriter(folder / "index.parquet", SCHEMA) as writer:
+        with ParquetWriter(folder / "index.parquet", ROW_SCHEMA) as writer:
             for first in range(0, options.rows, PART):
                 writer.add(part_of(np.arange(first, min(options.rows, first + PART))))
         size = (folder / "index.parquet").stat().st_size
@@ -76,7 +74,7 @@ def part_of(number_n: "np.ndarray[tuple[int], np.dtype[np.int64]]") -> pa.Table:
         "attributes": texts,
         "scores": scores,
     }
-    return pa.table(columns, schema=SCHEMA)
+    return pa.table(columns, schema=ROW_SCHEMA)
 
 
 def measure(folder: Path) -> None:
@@ -102,7 +100,7 @@ def measure(folder: Path) -> None:
 def parts_of(file: Path, columns: Sequence[str]) -> Iterator[pa.Table]:
     """Yield columns of the index by parts."""
     with file.open("rb") as opened:
-        for batch in read_batches(opened, file.stat().st_size, "index", SCHEMA, None, columns):
+        for batch in read_batches(opened, file.stat().st_size, "index", ROW_SCHEMA, None, columns):
             yield pa.Table.from_batches([batch])
 
 

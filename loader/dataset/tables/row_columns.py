@@ -9,7 +9,7 @@ from reelweave.loader.base.arrays import IndexArray
 from reelweave.loader.base.shared.node_files import NodeFiles
 from reelweave.loader.dataset.schema import INDEX
 
-ROW_COLUMNS = ("source", "split", "start_s", "end_s", "duration_s", "attributes", "scores")
+ROW_COLUMNS = ("key", "source", "split", "start_s", "end_s", "duration_s", "attributes", "scores")
 """Columns that describe a sample to a training loop, beside those of the plan index."""
 
 ROW_SCHEMA = pa.schema([INDEX.field(name) for name in ROW_COLUMNS])

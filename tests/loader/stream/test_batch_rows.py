@@ -45,7 +45,8 @@ def described(samples: list[Sample], tmp_path: Path) -> Dataset:
 
 def check(batch: Microbatch) -> None:
     rows = batch.rows
-    assert len(rows) == len(batch.keys)
+    assert rows.key == list(batch.keys)
+    assert rows.dataset.tolist() == list(batch.datasets)
     assert rows.source == [f"raw/{key}.mp4" for key in batch.keys]
     numbers = [int(key.removeprefix("key")) for key in batch.keys]
     assert rows.score("number").tolist() == numbers
@@ -162,6 +163,7 @@ def test_columns_of_many_parts_are_taken_in_the_order_asked_for(tmp_path: Path) 
     count = 10
     table = pa.table(
         {
+            "key": [f"k{number}" for number in range(count)],
             "source": [f"s{number}" for number in range(count)],
             "split": ["train"] * count,
             "start_s": [0.0] * count,
