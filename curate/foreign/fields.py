@@ -133,7 +133,7 @@ def fields_of(key: str, members: Members, choice: FieldChoice, left_out: LeftOut
         values.setdefault(source, value)
     # Chosen fields by their new names, then, on request, the others by their own.
     for name, source in choice.chosen:
-        if values.get(source) is not None:
+        if values.get(source) is not None and str(values[source]).strip():
             _keep(fields, name, values[source], key, left_out, is_column=name in _COLUMNS)
         elif name == "source":
             left_out.add("missing: tar and key stay the source", source, key)
@@ -175,7 +175,7 @@ def _values(key: str, members: Members, left_out: LeftOut) -> Iterator[tuple[str
         if suffix in members:
             content = bytes(members[suffix][: _MAX_NUMBER_BYTES + 1])
             try:
-                if len(content) > _MAX_NUMBER_BYTES:
+                if len(content) > _MAX_NUMBER_BYTES or b"_" in content:  # which int() passes over
                     raise ValueError
                 yield suffix, int(content)
             except ValueError:

@@ -81,10 +81,8 @@ class SelectionCount(NamedTuple):
     def sentence(self) -> str:
         """What it chooses of how many samples, and how many it leaves out for want of a value."""
         chosen = self.chosen
-        count, share = (
-            f"{len(chosen.rows):,} of {chosen.samples:,}",
-            len(chosen.rows) / max(1, chosen.samples),
-        )
+        count = f"{len(chosen.rows):,} of {chosen.samples:,}"
+        share = len(chosen.rows) / max(1, chosen.samples)
         parts = [f"{count} samples of {self.dataset} are drawn ({share:.2%}): {self.words}"]
         if chosen.unknown:
             parts.append(f"{chosen.unknown:,} are left out since they lack a value that decides")
@@ -106,11 +104,10 @@ def selection_counts(source: SampleSource) -> Iterator[SelectionCount]:
     """Yield the numbers of each selection of a source, once where leaves share it."""
     if not isinstance(source, Blend):
         return
-    for leaf in dict.fromkeys((leaf.dataset, leaf.split, leaf.selection) for leaf in source.leaves):
-        number, split, selection = leaf
+    pools = dict.fromkeys((leaf.dataset, leaf.split, leaf.selection) for leaf in source.leaves)
+    for dataset, split, selection in pools:
         if selection:
-            dataset = source.datasets[number]
-            yield SelectionCount.of(dataset, split, selection)
+            yield SelectionCount.of(source.datasets[dataset], split, selection)
 
 
 @dataclass(frozen=True, eq=False)

@@ -64,6 +64,7 @@ def describe(state: StreamState) -> dict[str, Any]:
     values = state.model_dump(mode="json")
     return {
         **{name: values[name] for name in ("version", "dataset", "config", "seed", "step", "epoch")},
+        "selection": state.selection,
         "parts": [part_values(part) for part in position.parts],
         "bytes": len(json.dumps(values)),
     }
@@ -122,6 +123,7 @@ def _show(file: str, described: dict[str, Any]) -> None:
         f"{file}: {described['bytes']} bytes, version {described['version']}",
         f"dataset {described['dataset']}",
         f"config  {described['config']}",
+        *([f"draws   {described['selection']}"] if described["selection"] else []),
         f"seed {described['seed']}, {steps} done, in epoch {described['epoch']} (the first is 0)",
     ]
     for line in lines:

@@ -83,7 +83,10 @@ def test_samples_of_webdatasets_writer(tmp_path: Path) -> None:
     with webdataset.TarWriter(str(tmp_path / "0.tar")) as writer:
         writer.write({"__key__": "a", "jpg": picture(1), "cls": 7, "json": {"score": 0.5, "ok": True}})
         writer.write({"__key__": "b", "jpg": picture(2), "cls": 8})
-    by_webdataset(tmp_path / "1.tar", [("c", {"jpg": picture(3), "cls": b"cat"})])
+    by_webdataset(
+        tmp_path / "1.tar",
+        [("c", {"jpg": picture(3), "cls": b"cat"}), ("d", {"jpg": picture(4), "cls": b"1_0"})],
+    )
     done = index(tmp_path)
     found = rows(tmp_path)
     assert found["a"]["scores"] == {"cls": 7.0, "score": 0.5}
@@ -99,7 +102,7 @@ def test_fields_are_chosen_and_renamed(tmp_path: Path) -> None:
         [
             sample("a", {"video_id": "v1", "aesthetic": 5, "fold": "val", "licence": "cc0"}),
             sample("b", {"video_id": "v1", "aesthetic": 3, "fold": "test"}),
-            sample("c", {"aesthetic": 4, "fold": "train"}),
+            sample("c", {"aesthetic": 4, "fold": "train", "video_id": " "}),
         ],
     )
     by_webdataset(tmp_path / "1.tar", [sample("d", {"video_id": "v2", "aesthetic": 2, "fold": "val"})])
