@@ -97,7 +97,10 @@ class Condition:
         Args:
             table: columns of the index that the names are in.
         """
-        return _evaluate(self.tree, "boolean", table)
+        verdict = _evaluate(self.tree, "boolean", table)
+        # Constants alone, as in 4 < 5, give one verdict for all rows.
+        is_one = isinstance(verdict, pa.Scalar)
+        return pa.chunked_array([pa.repeat(verdict, len(table))]) if is_one else verdict
 
 
 def condition_of(text: str, named: str) -> Condition:
@@ -323,9 +326,7 @@ def _evaluate(node: ast.expr, wanted: Kind | None, table: pa.Table) -> Any:
         return read_field(name.read_as(wanted), table)
     value = _constant(node)
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    scalar = pa.scalar(float(value), pa.float64()) if is_number else pa.scalar(value)  # type: ignore[arg-type]
-    # A constant alone, as in "true", is of every row.
-    return scalar if wanted != "boolean" else pa.chunked_array([pa.repeat(scalar, len(table))])
+    return pa.scalar(float(value), pa.float64()) if is_number else pa.scalar(value)  # type: ignore[arg-type]
 
 
 def _compare(left: ast.expr, operation: ast.cmpop, right: ast.expr, table: pa.Table) -> Any:

@@ -79,6 +79,11 @@ def verdict(text: str) -> str:
         ("aesthetic\n> 4.5", "yn?y"),
         ("height == 64.0", "ynyn"),
         ("watermarked is null", "nnyy"),
+        ("true", "yyyy"),
+        ("not 4 < 5 or 1 / 0 < 2", "nnnn"),
+        ("4 < 5 and (aesthetic > 4.5 or 'a' == 'b')", "yn?y"),
+        ("4 in (4, 5) and true == (motion is null)", "nyny"),
+        ("'a' in 'cat' and aesthetic > 4.5", "yn?y"),
     ],
 )
 def test_what_passes(text: str, passes: str) -> None:
