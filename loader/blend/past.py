@@ -13,7 +13,7 @@ import numpy as np
 from reelweave.loader.base.arrays import IndexArray
 from reelweave.loader.blend.mixture import Mixture
 from reelweave.loader.blend.resolve import leaf_rows
-from reelweave.loader.blend.selection.choose import rows_digest
+from reelweave.loader.blend.selection.choose import remembered_rows, rows_digest
 from reelweave.loader.blend.selection.config import Selection
 from reelweave.loader.blend.subset import SampleRange
 from reelweave.loader.blend.tree import Group, Leaf
@@ -162,12 +162,22 @@ class _PastPool:
         # A quota depends on the samples that there were.
         ordered = row_of[leaf_rows(dataset, leaf.split, leaf.selection, among=row_of >= 0)]
         self._ordered = ordered[ordered >= 0]
+        # Where samples are gone, the machine may remember which it drew; the fingerprint proves it.
+        self._remembered: IndexArray | None = None
+        if self.gone and self.is_selected:
+            self._remembered = remembered_rows(dataset, revision, leaf.selection, leaf.split)
+        if self._remembered is not None:
+            is_gone = np.isin(self._remembered, self._gone_rows)
+            self._ordered, self._remembered = self._remembered[~is_gone], self._remembered[is_gone]
 
     def guesses(self) -> Iterator[IndexArray]:
         """Yield the rows that are gone and may have been in the pool: all, none, or of a few any part.
 
         The checksum of a selection tells which guess is right; without one only numbers would.
         """
+        if self._remembered is not None:
+            yield self._remembered
+            return
         yield self._gone_rows
         if not self.gone:
             return

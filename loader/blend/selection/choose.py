@@ -62,10 +62,29 @@ def choose(
         chosen = _choose(dataset, selection, split, None)
         return {"rows": chosen.rows, "counts": np.array(chosen[1:], np.int64)}
 
-    content = json.dumps([split, selection.to_json()])
-    name = hashlib.sha256(content.encode()).hexdigest()[:16]
-    arrays = dataset.node.arrays(f"{dataset.fingerprint}.choice-{name}", make)
+    arrays = dataset.node.arrays(_file_of(dataset.fingerprint, selection, split), make)
     return Chosen(arrays["rows"], *arrays["counts"].tolist())
+
+
+def remembered_rows(
+    dataset: Dataset, revision: int, selection: Selection, split: str | None
+) -> IndexArray | None:
+    """Return the rows that a selection chose in an earlier revision, if this machine drew from it; else None.
+
+    Args:
+        dataset: the dataset, in a later revision.
+        revision: number of the earlier revision.
+        selection: the selection.
+        split: split of the dataset, as of `choose`.
+    """
+    fingerprint = dataset.fingerprint_of(revision)
+    held = None if fingerprint is None else dataset.node.held_arrays(_file_of(fingerprint, selection, split))
+    return None if held is None else held["rows"]
+
+
+def _file_of(fingerprint: str, selection: Selection, split: str | None) -> str:
+    content = json.dumps([split, selection.to_json()])
+    return f"{fingerprint}.choice-{hashlib.sha256(content.encode()).hexdigest()[:16]}"
 
 
 def rows_digest(rows: IndexArray) -> str:

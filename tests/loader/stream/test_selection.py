@@ -17,6 +17,7 @@ from reelweave.loader.blend import open_blend
 from reelweave.loader.blend.selection.config import GroupSplit, Quota
 from reelweave.loader.dataset import Dataset, Sample, open_dataset
 from reelweave.loader.errors import UsageError
+from reelweave.loader.storage import StorageConfig
 from reelweave.loader.stream.video_stream import VideoStream
 from tests.loader.dataset.test_growth import add, take_down
 from tests.loader.stream.test_stream_resume import run_steps
@@ -177,15 +178,24 @@ def test_samples_that_come_are_drawn_once_if_they_pass(folder: Path, samples: li
     assert keys(found, 1) == alive
 
 
-def test_many_removed_samples_of_which_some_passed_are_refused_in_words(folder: Path) -> None:
-    changes = settings(**GOOD)
-    _, state = run_steps(open_dataset(folder), changes, 1, None, 4)
-    for key in sorted(open_dataset(folder).row_numbers)[:10]:
+@pytest.mark.parametrize("more", [{}, {"quota": Quota(samples=2)}])
+def test_many_removed_samples_are_known_to_the_machine_that_drew_and_refused_elsewhere(
+    folder: Path, tmp_path: Path, more: dict[str, object]
+) -> None:
+    changes = settings(**GOOD, **more)
+    first, state = run_steps(open_dataset(folder), changes, 1, None, 4)
+    for key in sorted(open_dataset(folder).row_numbers)[:20:2]:
         take_down(folder, key)
+    elsewhere = open_dataset(folder, StorageConfig(node_folder=tmp_path / "node"))
     with pytest.raises(
         UsageError, match="of which some were drawn and others not, by their split or a selection"
     ):
-        run_steps(open_dataset(folder), changes, 1, state, 1)
+        run_steps(elsewhere, changes, 1, state, 1)
+    rest, _ = run_steps(open_dataset(folder), changes, 1, state, 10**4)
+    found = flat(first + rest)
+    assert max(keys(found, 0).values()) == 1
+    assert not keys(found, 1) - keys(found, 0)
+    assert set(keys(found, 1)) <= open_dataset(folder).row_numbers.keys()
 
 
 def test_changed_scores_of_samples_that_stay_are_refused_in_words(
