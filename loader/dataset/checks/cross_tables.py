@@ -17,7 +17,7 @@ from reelweave.loader.dataset.tars.members import media_members
 
 MAX_PROBLEMS = 1000
 
-_INDEX, _KEPT, _COPY, _SCORED = range(4)
+_INDEX, _KEPT, _COPY, _SCORED, _CAPTIONED = range(5)
 _KEYS = pa.schema(
     [("kind", pa.int8()), ("key", pa.string()), ("source", pa.string()), ("start_s", pa.float64())]
 )
@@ -42,6 +42,8 @@ class CrossChecks:
         self._splits: dict[str, set[str]] = {}
         self._dotted: list[str] = []
         self._unreasoned: list[str] = []
+        self._captions: dict[str, str] = {}  # a problem of each kind
+        self._last_caption: tuple[str, str, int] | None = None
         self._seconds, self._clip_bytes = 0.0, 0
 
     def __enter__(self) -> Self:
@@ -54,10 +56,13 @@ class CrossChecks:
         self._spans.__exit__(kind, error, trace)
 
     def add(self, name: str, table: pa.Table) -> None:
-        """Add sound rows of the table "index", "accounting" or "scores"."""
-        {"index": self._add_index, "accounting": self._add_accounting, "scores": self._add_scores}[name](
-            table
-        )
+        """Add sound rows of the table "index", "accounting", "scores" or "captions"."""
+        {
+            "index": self._add_index,
+            "accounting": self._add_accounting,
+            "scores": self._add_scores,
+            "captions": self._add_captions,
+        }[name](table)
 
     @property
     def sources(self) -> int:
@@ -76,6 +81,9 @@ class CrossChecks:
             yield from self._unreasoned
             for part in range(self._spans.parts):
                 yield from _span_problems(self._spans.read(part))
+        yield from self._captions.values()
+        for key in self._keys_without(_CAPTIONED, _INDEX):
+            yield f"captions.parquet has captions of {key}, but index.parquet does not have it"
         if "scores" in sound:
             for key in self._keys_without(_SCORED, _INDEX):
                 yield f"scores.parquet calls {key} kept, but index.parquet does not have it"
@@ -104,6 +112,25 @@ class CrossChecks:
 
     def _add_scores(self, table: pa.Table) -> None:
         self._add_keys(_SCORED, table.filter(pc.equal(table.column("state"), "kept")))
+
+    def _add_captions(self, table: pa.Table) -> None:
+        self._add_keys(_CAPTIONED, table)
+        lacks = pc.equal(pc.is_null(table.column("caption")), pc.equal(table.column("reason"), ""))
+        for row in table.filter(lacks).slice(0, 1).to_pylist():
+            words = (
+                "neither a caption nor a reason"
+                if row["caption"] is None
+                else "a caption, and a reason for none"
+            )
+            self._captions.setdefault("reason", f"captions.parquet: {row['key']} has {words} ({row['name']})")
+        columns = (table.column(name).to_pylist() for name in ("key", "name", "number"))
+        for entry in zip(*columns, strict=True):
+            if self._last_caption is not None and entry <= self._last_caption:
+                what = "occurs twice" if entry == self._last_caption else "comes after the next one"
+                self._captions.setdefault(
+                    "order", f"captions.parquet: {entry[0]} {entry[1]} {entry[2]} {what}"
+                )
+            self._last_caption = entry
 
     def _add_keys(self, kind: int, table: pa.Table, column: str = "key") -> None:
         count = len(table)

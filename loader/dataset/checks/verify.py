@@ -105,6 +105,7 @@ def _read_files(
     further = {table_path(name, manifest.revision): name for name in FURTHER_TABLES}
     plans = (plan_path(manifest.revision), history_path(manifest.revision))
     sound: dict[str, FileEntry] = {}
+    sound_further: dict[str, FileEntry] = {}
     # Every file by itself: its place, size and checksum.
     for entry in manifest.files:
         path = entry.path
@@ -116,7 +117,7 @@ def _read_files(
             if path in names or path in plans:
                 sound[path] = entry
             if path in further:
-                _read_further(storage, entry, FURTHER_TABLES[further[path]])
+                sound_further[further[path]] = entry
         except MachineError:
             raise
         except RunError as error:
@@ -129,6 +130,8 @@ def _read_files(
             if path in sound:
                 context = (plan_index, rows) if name == "index" else (None, None)
                 intact[name] = _check_table(storage, manifest, sound[path], name, across, result, *context)
+        for name, entry in sound_further.items():
+            _read_further(storage, entry, name, across, result)
         result.problems += across.problems({name for name, good in intact.items() if good})
     # A history is compared with a sound index alone.
     if intact.get("index"):
@@ -138,11 +141,19 @@ def _read_files(
     return intact.get("index", False)
 
 
-def _read_further(storage: Storage, entry: FileEntry, schema: pa.Schema) -> None:
-    """Read a table that a dataset may lack; it must have the columns of the format."""
-    with storage.open(entry.path) as file:
-        for _ in read_batches(file, entry.size, entry.path, schema, None):
-            pass
+def _read_further(
+    storage: Storage, entry: FileEntry, name: str, across: CrossChecks, result: Verification
+) -> None:
+    """Read a table that a dataset may lack; it must have the columns of the format, and captions those of samples."""
+    try:
+        with storage.open(entry.path) as file:
+            for batch in read_batches(file, entry.size, entry.path, FURTHER_TABLES[name], None):
+                if name == "captions":
+                    across.add(name, pa.Table.from_batches([batch]))
+    except MachineError:
+        raise
+    except RunError as error:
+        result.problems.append(str(error))
 
 
 def _check_table(

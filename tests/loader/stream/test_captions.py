@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from reelweave.curate.foreign.run import index_tars
 from reelweave.loader.batch import Microbatch, Pack
 from reelweave.loader.blend import open_blend
-from reelweave.loader.dataset import Content, Dataset, Row, Sample, open_dataset, publish
+from reelweave.loader.dataset import Content, Dataset, Row, Sample, open_dataset, publish, verify
 from reelweave.loader.dataset.tables.captions import caption_names, further_captions
 from reelweave.loader.errors import UsageError
 from reelweave.loader.stream.video_stream import VideoStream
@@ -224,3 +224,23 @@ def test_the_table_is_read_by_rows_of_the_index(captioned: Dataset) -> None:
         assert captions.of(row_number, "written") == [f"written {number} of {key}" for number in range(3)]
     assert len(captions.rows_with("short")) == len(captioned) - 1
     assert caption_names(captioned) == {"long": 18, "short": 17, "written": 54}
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"key": "nobody"}, "captions.parquet has captions of nobody, but index.parquet does not have it"),
+        ({"caption": None}, "captions.parquet: key00 has neither a caption nor a reason (short)"),
+        ({"reason": "why"}, "captions.parquet: key00 has a caption, and a reason for none (short)"),
+        ({"name": "long"}, "captions.parquet: key00 long 0 occurs twice"),
+    ],
+)
+def test_captions_that_contradict_the_dataset_are_problems(
+    change: dict[str, object], problem: str, samples: list[Sample], tmp_path: Path
+) -> None:
+    write(tmp_path, samples)
+    dataset = open_dataset(tmp_path)
+    rows = [row("key00", "long"), {**row("key00", "short"), **change}]
+    content = Content(list(dataset.accounting.to_pylist()), config={}, further={"captions": rows})
+    publish(dataset.storage, dataset.shards(), content, dataset.manifest)
+    assert verify(dataset.storage).problems == [problem]
