@@ -26,7 +26,7 @@ class ScoreConfig(Settings):
     )
     graphics: bool = Field(
         False,
-        description="look for static graphics, such as logos, in three pictures per second of up to 960 pixels",
+        description="look for static graphics, such as logos, in four pictures per second of up to 960 pixels",
     )
 
 

@@ -152,10 +152,10 @@ class ClipPictures:
             text=self.text,
             edges=self.edges,
         )
-        return sample if clip.crop is None else _without(sample, clip.crop, clip.geometry)
+        return sample if clip.crop is None else without_crop(sample, clip.crop, clip.geometry)
 
 
-def _without(sample: ClipSample, crop: Crop, size: Geometry) -> ClipSample:
+def without_crop(sample: ClipSample, crop: Crop, size: Geometry) -> ClipSample:
     """Return the sample of a clip that lost lines of its pictures; motion is measured inside bars already."""
     height, width = sample.pictures.shape[1:3]
     down, across = height / sample.height, width / sample.width

@@ -1,6 +1,6 @@
 """What the filters keep of clips that were labelled by eye as usable or not: docs/benchmarks/usable_clips.md.
 
-    python -m tests.bench.usable_clips FOOTAGE --work DIR [--half NAME] [--recipe NAME] [--set KEY=VALUE ...]
+    python -m tests.bench.usable_clips FOOTAGE --work DIR [--half NAME ...] [--recipe NAME] [--set KEY=VALUE ...]
 
 FOOTAGE holds the films that `usable_clips.json` names. They are curated into DIR once, with all scores; a further call
 with the same DIR and other thresholds decides anew and decodes nothing. With `--scores DATASET` in place of `--work`,
@@ -37,6 +37,7 @@ REASONS = frozenset(
     }
 )  # fmt: skip
 _COVERED = 0.5  # share of a labelled span that kept clips must cover
+_EDGE_S = 0.15  # by which a clip that holds a labelled span may be shorter at each end
 
 
 @dataclass(frozen=True)
@@ -86,8 +87,8 @@ def read_films(path: Path = LABELS) -> dict[str, Any]:
     return films
 
 
-def labelled_clips(films: Mapping[str, Any], half: str) -> list[LabelledClip]:
-    """Return the clips of one half.
+def labelled_clips(films: Mapping[str, Any], *halves: str) -> list[LabelledClip]:
+    """Return the clips of some halves.
 
     Raises:
         ValueError: a label is not one of the page's, or "good" stands beside a reason.
@@ -95,7 +96,7 @@ def labelled_clips(films: Mapping[str, Any], half: str) -> list[LabelledClip]:
     clips = [
         LabelledClip(name, start, end, frozenset(labels.split()))
         for name, film in sorted(films.items())
-        if film["half"] == half
+        if film["half"] in halves
         for start, end, labels in film["clips"]
     ]
     for clip in clips:
@@ -119,15 +120,21 @@ def absent_films(films: Mapping[str, Any], footage: Path) -> dict[str, str]:
 
 
 def fate_of(clip: LabelledClip, rows: Iterable[Row]) -> str:
-    """Return what became of most of a clip: "kept", the stage that took it, or "lost" where no row covers it."""
+    """Return what became of most of a clip: "kept", the stage that took it, or "lost" where no row covers it.
+
+    A clip with nothing against it but a transition is "split" where shots end within it: no kept clip holds all of it.
+    """
     shared: dict[str, float] = {}
+    is_held = False
     for row in rows:
+        is_whole = row.start_s <= clip.start_s + _EDGE_S and row.end_s >= clip.end_s - _EDGE_S
+        is_held |= row.state == "kept" and is_whole
         seconds = min(row.end_s, clip.end_s) - max(row.start_s, clip.start_s)
         if seconds > 0:
             fate = "kept" if row.state == "kept" else row.stage or row.state
             shared[fate] = shared.get(fate, 0.0) + seconds
     if shared.pop("kept", 0.0) >= _COVERED * (clip.end_s - clip.start_s):
-        return "kept"
+        return "kept" if is_held or clip.labels & REASONS != {"transition"} else "split"
     return max(shared, key=lambda fate: shared[fate], default="lost")
 
 
@@ -231,16 +238,16 @@ def main() -> None:
     place.add_argument(
         "--scores", type=Path, nargs="+", metavar="DATASET", help="finished datasets of the films"
     )
-    parser.add_argument("--half", choices=HALVES, default="open")
+    parser.add_argument("--half", choices=HALVES, default=["open"], nargs="+")
     parser.add_argument("--recipe", help="name of a recipe of `reelweave curate`")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="keys")
     parser.add_argument("--wrong", action="store_true", help="list the wrong ones")
     arguments = parser.parse_args()
-    films = {name: film for name, film in read_films().items() if film["half"] == arguments.half}
+    films = {name: film for name, film in read_films().items() if film["half"] in arguments.half}
     absent = absent_films(films, arguments.footage)
     for name, why in absent.items():
         print(f"left out, {name} {why}", file=sys.stderr)
-    clips = [clip for clip in labelled_clips(films, arguments.half) if clip.film not in absent]
+    clips = [clip for clip in labelled_clips(films, *arguments.half) if clip.film not in absent]
     rows: dict[str, list[Row]] = {}
     if arguments.scores:
         own = dict(map(filter_setting, arguments.keys))
@@ -251,13 +258,13 @@ def main() -> None:
     else:
         recipe = ["--recipe", arguments.recipe] if arguments.recipe else []
         options = [*recipe, *(part for key in arguments.keys for part in ("--set", key))]
-        dataset = arguments.work / arguments.half
+        dataset = arguments.work / "-".join(arguments.half)
         curate([arguments.footage / name for name in sorted(films.keys() - absent.keys())], dataset, options)
         rows = read_accounting(dataset)
     fates = {clip.name: fate_of(clip, rows.get(clip.film, [])) for clip in clips}
     unsure = sum(clip.kind == "unsure" for clip in clips)
     print(
-        f"{arguments.half}: {len(films) - len(absent)} films, {len(clips)} clips, {unsure} of them unsure; "
+        f"{' '.join(arguments.half)}: {len(films) - len(absent)} films, {len(clips)} clips, {unsure} of them unsure; "
         f"{len(absent)} films absent"
     )
     print("\n".join(table(clips, fates)))

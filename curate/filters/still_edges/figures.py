@@ -17,7 +17,7 @@ from reelweave.loader.base.compiled import compiled
 _FEWEST = 3  # steady edges of a cell of a figure
 _LEAST = 150  # of a figure
 _WIDEST, _HIGHEST = 0.6, 0.25  # of the picture
-_ROUND = 0.4  # least ratio of steps across and down, either way: a line has one of them
+_ROUND = 0.5  # least ratio of steps across and down, either way: a line has one of them
 _SHARP, _STRONG, _SHARP_STRONG = 1.4, 40.0, 1.15  # sharpness of a figure, also of one with strong steps
 _FILLED = 0.1  # least share of the edges in a figure that are steady
 _RING = 3  # cells around a figure

@@ -10,7 +10,7 @@ from reelweave.loader.base.compiled import compiled
 
 Floats = NDArray[np.float32]
 
-LOOK_PER_S, LOOK_LONG_SIDE_PX = 3.0, 960
+LOOK_PER_S, LOOK_LONG_SIDE_PX = 4.0, 960
 """Pictures that are looked at in a second, and their long side."""
 
 CELL = 8

@@ -56,6 +56,15 @@ def test_the_fate_of_a_clip_is_that_of_most_of_its_time(rows: list[Row], fate: s
     assert fate_of(clip(), rows) == fate
 
 
+@pytest.mark.parametrize(
+    ("labels", "fate"), [("transition", "split"), ("bars transition", "split"), ("transition mark", "kept")]
+)
+def test_a_transition_is_gone_where_shots_end_within_the_clip(labels: str, fate: str) -> None:
+    assert fate_of(clip(labels), [Row(2, 3, "kept", "cut"), Row(3, 6, "kept", "cut")]) == fate
+    assert fate_of(clip(labels), [Row(2.1, 6, "kept", "cut")]) == "kept"
+    assert fate_of(clip(labels), [Row(2, 3, "kept", "cut"), Row(3, 6, "filtered", "spans")]) == "spans"
+
+
 def test_wrong_are_good_clips_that_went_and_unusable_ones_that_stayed() -> None:
     clips = [clip(), clip("bars", 7, 9), clip("title", 10, 12), clip("mark", 13, 15), clip("unsure", 20, 22)]
     fates = dict(
@@ -89,7 +98,7 @@ def test_a_film_that_is_missing_or_another_one_is_told_with_its_place(tmp_path: 
 
 def test_the_labels_keep_the_rule_of_their_page() -> None:
     films = read_films()
-    clips = [each for half in HALVES for each in labelled_clips(films, half)]
+    clips = labelled_clips(films, *HALVES)
     assert {film["half"] for film in films.values()} == set(HALVES)
     assert max(len(film["clips"]) for film in films.values()) <= 8
     assert all(0 <= each.start_s < each.end_s for each in clips)
