@@ -1,6 +1,6 @@
 """Where the processor time of curation goes, by operation, for each film.
 
-    python -m tests.bench.curate_profile --films OUT/PART [--repeat 3]
+    python -m tests.bench.curate_profile --films OUT/PART [--repeat 3] [--set KEY=VALUE ...]
 
 Takes films named KIND-NAME (docs/benchmarks/curate.md). A first film is curated before and not counted, so that imports
 and tables are not in it. Processor milliseconds per frame, of this process and all its threads, medians of the
@@ -20,6 +20,7 @@ from reelweave.curate.source_pass.cut_source import CutSource
 from reelweave.curate.sources.inputs import SourceRef, list_sources
 from reelweave.loader.storage import open_storage
 from reelweave.pipelines.benchmarks.curate import floor
+from reelweave.pipelines.configuration.config import resolve
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -29,8 +30,9 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--films", required=True, type=Path)
     parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="keys")
     options = parser.parse_args(arguments)
-    config = CurateConfig()
+    config = resolve(CurateConfig, None, options.keys)
     sources = list_sources([str(options.films)], config.storage)
     profile(sources[0], config)
     for source in sources:

@@ -79,7 +79,7 @@ def test_a_users_keys_lie_above_the_recipe_and_the_recipe_above_defaults(tmp_pat
     assert (filters.max_text_peak, filters.max_flicker, filters.min_contrast) == (0.2, None, 1)
     assert (config.cut.crf, config.filters.min_short_side_px) == (30, 128)
     said = "\n".join(describe_recipe(config))
-    assert "filters.max_text_peak is 0.2 by you, 0.13 in the recipe" in said
+    assert "filters.max_text_peak is 0.2 by you, 0.11 in the recipe" in said
     assert "switched off by you: flicker" in said
 
 
