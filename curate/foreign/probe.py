@@ -19,7 +19,12 @@ from reelweave.curate.frames.container.cluster_checks import ClusterChecks
 from reelweave.curate.frames.container.cut_off import cut_off
 from reelweave.curate.frames.container.dolby_vision import without_base
 from reelweave.curate.frames.container.edit_list import edit_faults
-from reelweave.curate.frames.container.encryption import encrypted_words, encryption, is_encrypted
+from reelweave.curate.frames.container.encryption import (
+    encrypted_words,
+    encryption,
+    is_encrypted,
+    is_scrambled,
+)
 from reelweave.curate.frames.container.further_film import further_film, unread_entries
 from reelweave.curate.frames.container.immersive import immersive
 from reelweave.curate.frames.container.side_data import side_data
@@ -48,7 +53,7 @@ from reelweave.loader.dataset.tars.pictures import (
 )
 from reelweave.loader.errors import refuse_shortage
 
-PROBE_VERSION = 32
+PROBE_VERSION = 33
 """Revision of this code: higher when the same bytes give other values; tars probed by older code are read again."""
 
 _MAX_SIDE = 16384
@@ -124,6 +129,8 @@ def probe(data: bytes | memoryview) -> Media:
         stated_data = side_data(stream)
         if (dolby_vision := stated_data.dolby_vision) and dolby_vision.fault:
             raise SourceError(dolby_vision.fault)
+        if container.format.name == "mpegts" and is_scrambled(data, stream.id):
+            raise SourceError(encrypted_words("scrambled TS"))
         audio = _sound_codec(container, stream, file)
         packets, heads = PacketFrames(container, stream), SizeHeaders(stream.codec_context)
         times, frame = _demux(container, stream, packets, heads, io.BytesIO(data))

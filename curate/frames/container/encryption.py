@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
+import numpy as np
 from av.packet import Packet
 from av.stream import Stream
 
@@ -62,6 +63,26 @@ def encryption(file: BinaryIO) -> str | None:
         return encrypted_words("SAMPLE-AES")
     scrambled = sum(packet[3] >= 0x80 for packet in packets)
     return encrypted_words("scrambled TS") if scrambled > _MOST_SCRAMBLED * len(packets) else None
+
+
+def is_scrambled(data: bytes | memoryview, pid: int) -> bool:
+    """Return whether many packets of a stream of MPEG-TS are scrambled, wherever they begin to be.
+
+    Args:
+        data: Bytes of a file whose packets begin at once.
+        pid: Identifier of the stream.
+    """
+    for size, offset in _TS_PACKETS:
+        if len(data) < size * _SYNCS:
+            continue
+        heads = np.frombuffer(data, np.uint8)[: len(data) // size * size].reshape(-1, size)[
+            :, offset : offset + 4
+        ]
+        if (heads[:_SYNCS, 0] == _SYNC).all():
+            is_own = (heads[:, 0] == _SYNC) & (heads[:, 1] & 0x1F == pid >> 8) & (heads[:, 2] == pid & 0xFF)
+            own = heads[is_own]
+            return bool(len(own)) and float((own[:, 3] >= 0x80).mean()) > _MOST_SCRAMBLED
+    return False
 
 
 def boxes(file: BinaryIO) -> Iterator[tuple[bytes, int, int]]:

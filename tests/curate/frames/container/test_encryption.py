@@ -7,6 +7,8 @@ from pathlib import Path
 import av
 import pytest
 
+from reelweave.curate.foreign.probe import probe
+from reelweave.curate.frames.source import SourceError
 from tests.curate.frames.test_segments import boxes, muxed
 from tests.cutting import curated
 from tests.media import write_video
@@ -200,6 +202,19 @@ def test_encrypted_sound_is_left_out_in_words(tmp_path: Path) -> None:
     path.write_bytes(b"".join(stating(path.read_bytes(), 1, b"a key")))
     ((record, _),) = curated(path, tmp_path / "out")
     assert (record.state, record.audio) == ("kept", "none (its sound is encrypted)")
+
+
+def test_samples_that_are_scrambled_from_their_middle_on_are_refused(tmp_path: Path) -> None:
+    path = write_video(tmp_path / "a.ts", (50,), audio=True)
+    whole, data = path.read_bytes(), bytearray(path.read_bytes())
+    for pid in (0x101, 0x100):  # sound, then pictures
+        for place in range(len(data) // 376 * 188, len(data), 188):
+            if int.from_bytes(data[place + 1 : place + 3], "big") & 0x1FFF == pid:
+                data[place + 3] |= 0x80
+        if pid == 0x101:
+            assert probe(bytes(data)).frames == probe(whole).frames == 50
+    with pytest.raises(SourceError, match=r"is encrypted \(scrambled TS\)"):
+        probe(bytes(data))
 
 
 def test_a_damaged_film_is_not_called_encrypted(tmp_path: Path) -> None:
