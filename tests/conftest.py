@@ -31,6 +31,7 @@ gc.disable()
 
 NEEDS_RAY = (
     "tests/pipelines/test_demo.py",  # first, since in `make test` it needs none yet
+    "tests/curate/caption/test_caption_evidence.py::test_on_ray_the_dataset_is_the_same",
     "tests/curate/models/custom/test_custom_stages.py::test_ray_gives_the_bytes_of_one_process",
     "tests/curate/frames/test_isolate.py::test_modules_in_the_current_folder_are_no_part_of_rays_workers",
     "tests/curate/run/stages/test_clip_stages.py",

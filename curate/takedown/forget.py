@@ -14,7 +14,9 @@ from reelweave.curate.ledger.ledger import Ledger
 from reelweave.curate.ledger.records import Record, SourceSummary, clip_result, source_summary
 from reelweave.curate.takedown.takedown import TakeDowns, empty_record
 
-CUT, CAPTIONS, TEXT_EMBED, SHARD, PARTS = "cut", "captions", "text_embed", "shard", "parts"
+CUT, CAPTIONS, MATCH, TEXT_EMBED, SHARD, PARTS = (
+    "cut", "captions", "caption_match", "text_embed", "shard", "parts"
+)  # fmt: skip
 
 _NOTE_SOURCES = "inputs"
 _TEXT = "text-"  # prefix of the names of text embeddings
@@ -51,7 +53,8 @@ def forget(ledger: Ledger, down: TakeDowns) -> None:
     ledger.blobs.drop_clips(
         [clip for clip in ledger.blobs.staged_clips() if of_them(clip) or clip in orphans]
     )
-    for stage in ("embed", CAPTIONS, *ledger.entries.stages(VARIANTS), *ledger.entries.stages("stages.")):
+    named = (stage for start in (VARIANTS, "stages.") for stage in ledger.entries.stages(start))
+    for stage in ("embed", CAPTIONS, MATCH, *named):
         for name in ledger.entries.fingerprints(stage):
             ledger.entries.forget(stage, name, of_them)
     _forget_texts(ledger)

@@ -20,6 +20,7 @@ from tests.curate.cut.test_crop import HEIGHT, LETTERBOX, barred
 from tests.curate.cut.test_crop import pan as pan_over
 from tests.curate.filters.test_filters_camera import RATE, filmed
 from tests.filter_footage import encode
+from tests.thorough import thorough
 
 STILL = "A plain wall. The camera remains perfectly still."
 PANS = "A plain wall. The camera slowly pans to the right."
@@ -225,3 +226,24 @@ def test_the_model_sees_what_is_left_of_a_cropped_film_and_a_listed_caption_stay
     assert ["cropped" in span["reason"] for span in listed if span["state"] == "kept"] == [True]
     assert pictures(server.bodies[-1])[0].shape == (height, width, 3)
     assert len(pictures(server.bodies[-1])) == 2  # of one second
+
+
+@thorough
+def test_on_ray_the_dataset_is_the_same(
+    ray_local: None, films: Path, tmp_path: Path, server: ChatServer
+) -> None:
+    """Cutting, camera scores, captions and variants in workers, which find evidence and identities as the driver."""
+    server.reply = lambda body: PANS if "pans" in prompt_of(body) else STILL
+    more = {"camera_terms": True, "variants": {"short": "short"}, "batch_clips": 2}
+    for runner in ("sequential", "ray"):
+        outcome = run(
+            films, tmp_path / runner, server, more, stages={"camera": CAMERA}, run={"runner": runner}
+        )
+        assert outcome.notes == ()
+    for name in ("index.parquet", "captions.parquet", "scores.parquet"):
+        assert (tmp_path / "ray" / name).read_bytes() == (tmp_path / "sequential" / name).read_bytes()
+    # What the driver finds in the ledger is what the workers wrote.
+    asked = len(server.bodies)
+    (tmp_path / "ray" / "manifest.json").unlink()
+    run(films, tmp_path / "ray", server, more, stages={"camera": CAMERA})
+    assert len(server.bodies) == asked

@@ -12,7 +12,9 @@ import pytest
 from reelweave.curate.config import CurateConfig
 from reelweave.curate.models.embed import ClipEmbedder
 from reelweave.curate.run.curate import Outcome, curate
+from reelweave.curate.takedown.removal import remove
 from reelweave.loader.dataset import open_dataset, verify
+from reelweave.loader.dataset.manifest import Removal
 from reelweave.loader.errors import UsageError
 from reelweave.loader.storage import open_storage
 from tests.chat_server import chat_server
@@ -80,6 +82,12 @@ def test_the_score_is_the_cosine_of_the_caption_and_the_stored_vector(films: Pat
         note.startswith("1 clip has a caption that is longer than the model") for note in outcome.notes
     )
     assert verify(open_storage(films / "out")).problems == []
+    # A take-down leaves no score of it in the ledger either.
+    gone = found["a"]["key"]
+    remove(dataset.storage, Removal(key=gone, date="2026-11-30", reason="asked", samples=0))
+    held = [path for path in (films / "out/.ledger/caption_match").rglob("*") if path.is_file()]
+    assert held
+    assert not any(gone.encode() in path.read_bytes() or gone in path.name for path in held)
     # Without it, a dataset is what it was before there was such a score.
     run(films, config(model, match=False))
     assert not any("caption_match" in row["scores"] for row in rows(films).values())

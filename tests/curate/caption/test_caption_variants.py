@@ -267,3 +267,12 @@ def test_a_list_of_captions_in_a_list_of_inputs_is_kept_whole(films: Path) -> No
         curate([str(films / "films.jsonl")], str(films / "out"), config)
     curate([str(films / "films.jsonl")], str(films / "out"), config, update=True)
     assert [row["caption"] for row in table(films)] == ["A boat.", "A lake."]
+    # A take-down leaves no word of the list.
+    source = next(
+        uri for uri in open_dataset(films / "out").column("source").to_pylist() if uri.endswith("b.mp4")
+    )
+    remove(open_storage(films / "out"), Removal(source=source, date="2026-11-30", reason="asked", samples=0))
+    assert "captions" in open_dataset(films / "out").manifest.tables
+    assert table(films) == []
+    held = [path for path in (films / "out/.ledger").rglob("*") if path.is_file()]
+    assert [path for path in held if b"A lake." in path.read_bytes()] == []
