@@ -88,7 +88,7 @@ class BatchRows:
 
     @property
     def key(self) -> list[str]:
-        """Key of each sample."""
+        """Keys of the samples, as in the index."""
         return list(self.table["key"].to_pylist())
 
     @property

@@ -17,7 +17,7 @@ _ESCAPED = {char: f"\\u{ord(char):04x}" for char in "<>[]|`"}
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a question tells a model of a clip.
+    """Evidence of a clip that a question gives a model beside its pictures.
 
     Attributes:
         terms: Measured movement of the camera; () where it is not told.

@@ -202,7 +202,7 @@ class Surplus:
 
     @property
     def reason(self) -> str:
-        """Reason in words."""
+        """Sentence for the accounting."""
         return (
             f"its concept, number {self.concept + 1} of {self.concepts}, has {self.clips:,} clips, more than"
             f" dedup.balance.max_clips = {self.max_clips:,}: the best are kept"

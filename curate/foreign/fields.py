@@ -36,7 +36,7 @@ Members = Mapping[str, bytes | memoryview]
 
 
 class Fields(NamedTuple):
-    """Fields of one sample.
+    """Metadata of one sample, by where the index has it.
 
     Attributes:
         columns: Columns of the row that fields replace, of `source` and `split`.
@@ -88,7 +88,7 @@ class FieldChoice:
 
 @dataclass
 class LeftOut:
-    """What is left out of the fields of a tar's samples.
+    """Count of the fields of a tar's samples that the index does not have.
 
     Attributes:
         counts: Number of fields by reason, and the first of them.

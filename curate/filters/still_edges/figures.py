@@ -46,7 +46,7 @@ def graphic_scores(edges: StillEdges) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class _Figure:
-    """Group of steady edges.
+    """Connected group of edges that stay where they are.
 
     Attributes:
         count: Number of them.

@@ -102,7 +102,7 @@ class CaptionStage(ModelStage):
 
     @cached_property
     def evidence(self) -> ClipEvidence:
-        """What the model is told beside the pictures."""
+        """Evidence that questions give the model beside the pictures."""
         return ClipEvidence(self._config.evidence, self._camera) if self.has_model else NOTHING_SHOWN
 
     def variants(self) -> "list[VariantStage]":

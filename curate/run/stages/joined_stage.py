@@ -27,7 +27,7 @@ class JoinedStage:
 
     @property
     def function(self) -> Any:
-        """Function of all stages."""
+        """Function that computes the results of all stages at once."""
         return self.stages[0].function
 
     def __call__(self, tasks: Sequence[CurationTask]) -> list[CurationTask]:
