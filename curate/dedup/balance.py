@@ -1,5 +1,7 @@
 """Concept balance: at most so many clips of each cluster of an embedding."""
 
+from typing import NamedTuple
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -9,8 +11,20 @@ from reelweave.curate.dedup.types import BalanceConfig, DedupClips, Surplus
 from reelweave.curate.models.device import Device
 
 
-def balance(clips: DedupClips, config: BalanceConfig, device: Device = "cpu") -> dict[str, Surplus]:
-    """Return the clips beyond the cap of their concept, by key; the order of the clips does not matter.
+class Balance(NamedTuple):
+    """Clips beyond the cap of their concept.
+
+    Attributes:
+        surplus: New ones, by key, which are dropped.
+        old_beyond: Number of old ones, which stay.
+    """
+
+    surplus: dict[str, Surplus]
+    old_beyond: int
+
+
+def balance(clips: DedupClips, config: BalanceConfig, device: Device = "cpu") -> Balance:
+    """Return the clips beyond the cap of their concept; the order of the clips does not matter.
 
     Concepts are clusters of the embedding by spherical k-means. Of a cluster the best clips are kept, as
     `DedupClips.order` sorts them. Old clips are never dropped, and count first. Clips without an embedding have no
@@ -23,7 +37,7 @@ def balance(clips: DedupClips, config: BalanceConfig, device: Device = "cpu") ->
     """
     rows = np.flatnonzero(clips.embedding.there)
     if config.max_clips is None or len(rows) <= config.max_clips:
-        return {}
+        return Balance({}, 0)
     # By key, so that the first centres do not depend on the order of the work.
     rows = rows[pc.sort_indices(clips.keys.take(pa.array(rows))).to_numpy()]
     size = max(1, round(len(rows) / config.concepts))
@@ -34,11 +48,13 @@ def balance(clips: DedupClips, config: BalanceConfig, device: Device = "cpu") ->
     counts = np.bincount(concept[rows])
     starts = np.cumsum(counts) - counts
     rank = np.arange(len(by_concept)) - starts[concept[by_concept]]
-    surplus = by_concept[(rank >= config.max_clips) & ~clips.old[by_concept]]
+    is_beyond, is_old = rank >= config.max_clips, clips.old[by_concept]
+    surplus = by_concept[is_beyond & ~is_old]
+    old_counts = np.bincount(concept[rows[clips.old[rows]]], minlength=len(counts))
     num_concepts = int(np.count_nonzero(counts))
-    return {
-        key: Surplus(index, int(counts[index]), num_concepts, config.max_clips)
-        for key, index in zip(
-            clips.keys.take(pa.array(surplus)).to_pylist(), concept[surplus].tolist(), strict=True
-        )
+    keys, concepts = clips.keys.take(pa.array(surplus)).to_pylist(), concept[surplus].tolist()
+    dropped = {
+        key: Surplus(index, int(counts[index]), int(old_counts[index]), num_concepts, config.max_clips)
+        for key, index in zip(keys, concepts, strict=True)
     }
+    return Balance(dropped, int((is_beyond & is_old).sum()))

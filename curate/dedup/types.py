@@ -191,12 +191,14 @@ class Surplus:
     Attributes:
         concept: Index of the concept.
         clips: Number of its clips.
+        old: Number of those that the dataset has already.
         concepts: Number of concepts that have clips.
         max_clips: Cap.
     """
 
     concept: int
     clips: int
+    old: int
     concepts: int
     max_clips: int
 
@@ -205,7 +207,8 @@ class Surplus:
         """Sentence for the accounting."""
         return (
             f"its concept, number {self.concept + 1} of {self.concepts}, has {self.clips:,} clips, more than"
-            f" dedup.balance.max_clips = {self.max_clips:,}: the best are kept"
+            f" dedup.balance.max_clips = {self.max_clips:,}: "
+            + (f"the {self.old:,} of the dataset stay, then the best" if self.old else "the best are kept")
         )
 
 

@@ -84,8 +84,8 @@ def _on_splits(tars: Sequence[TarIndex]) -> Iterator[str]:
         listed = ", ".join(f"{word} {count:,}" for word, count in sorted(others.items())[:_MOST_NAMES])
         yield (
             f"{pluralize(sum(others.values()), 'sample states', 'samples state')} another split than train ({listed})"
-            " and are trained on like others: `stream.where: attributes.split == 'train'` leaves them out, and --fields"
-            " all,split=json.split makes tars of val alone that split"
+            " and are trained on like others: `stream.where: attributes.split is null or attributes.split == 'train'`"
+            " leaves them out, and --fields all,split=json.split makes tars of val alone that split"
         )
 
 

@@ -199,6 +199,7 @@ def _curate(
         *describe_match(clips),
         *describe_variants(_captions_tables(state, clips)),
         *state.verdict.copies.notes,
+        *state.verdict.notes,
         *describe_clips(clips),
         *describe_empty_sources(clips, [source.uri for source in listed]),
     )

@@ -58,6 +58,9 @@ class CurriculumStage(Settings):
             raise ValueError("to_weights needs weights of the same nodes, in the same form")
         if isinstance(self.to_weights, dict) and set(self.to_weights) != set(self.weights or ()):
             raise ValueError("to_weights needs weights of the same nodes: " + ", ".join(self.to_weights))
+        ends = self.to_weights.values() if isinstance(self.to_weights, dict) else self.to_weights
+        if not any(ends):
+            raise ValueError("to_weights needs a weight above 0")
         return self
 
     def divide(self, begin: int) -> Iterator["CurriculumStage"]:
@@ -102,10 +105,12 @@ class CurriculumStage(Settings):
 class Curriculum(RootModel[tuple[CurriculumStage, ...]], frozen=True):
     """Stages of a run, in order; the last stage has no end."""
 
-    root: tuple[CurriculumStage, ...] = Field(min_length=1)
+    root: tuple[CurriculumStage, ...]
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
+        if not self.root:
+            raise ValueError("a curriculum has at least 1 stage")
         *ends, last = [stage.until_step for stage in self.root]
         if last is not None:
             raise ValueError("the last stage lasts for ever; leave out its until_step")

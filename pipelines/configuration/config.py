@@ -178,9 +178,21 @@ def given_text(text: str | bytes, name: str, overrides: Sequence[str], option: s
             raise UsageError(f"{option} {shown_name(override)}: write it as key=value{example}")
         if len(path) > MAX_DEPTH:
             raise UsageError(f"{option} {shown_name(key.strip())}: a key has at most {MAX_DEPTH} parts")
-        _put(values, path, read_yaml(text_of_value, f"{option} {shown_name(key.strip())}").values)
+        _put(values, path, _value_of(text_of_value, f"{option} {shown_name(key.strip())}"))
         set_keys.append(key.strip())
     return Given(values, name, document, tuple(set_keys), option)
+
+
+def _value_of(text: str, where: str) -> Any:
+    """Return the value of an option, in YAML."""
+    try:
+        return read_yaml(text, where).values
+    except UsageError as error:
+        if text.lstrip()[:1] not in ("'", '"'):
+            raise
+        raise UsageError(
+            f"{error}; a text that begins with a quotation mark is quoted once more, such as \"'a' in caption\""
+        ) from error
 
 
 def _put(values: dict[str, Any], path: list[str], value: Any) -> None:

@@ -22,6 +22,7 @@ from reelweave.curate.run.tables.clips import CLIPS, by_span, clip_ids, concat_c
 from reelweave.curate.run.tables.columns import column, equal, filter_rows, mask_of, places_in
 from reelweave.curate.run.tables.compare import (
     BALANCE,
+    describe_crowded,
     taken_down,
     without_copies,
     without_duplicates,
@@ -61,6 +62,7 @@ class Verdict:
 
     Attributes:
         copies: As given, for what it notes.
+        notes: Sentences on clips that the last decision kept against a cap.
     """
 
     def __init__(
@@ -72,6 +74,7 @@ class Verdict:
         references: ReferenceSets,
     ) -> None:
         self._inputs, self._results, self._stored = inputs, results, stored
+        self.notes: tuple[str, ...] = ()
         self.copies, self._references, self._dedup = copies, references, references.config
 
     def decide(
@@ -122,7 +125,10 @@ class Verdict:
             remaining = remaining.where(
                 ~mask_of(pc.is_in(remaining.keys, value_set=pa.array(list(duplicates), pa.string())))
             )
-            surplus = balance(self._dedup_clips(remaining, clips), self._dedup.balance, self._dedup.device)
+            surplus, old_beyond = balance(
+                self._dedup_clips(remaining, clips), self._dedup.balance, self._dedup.device
+            )
+            self.notes = describe_crowded(old_beyond, self._dedup.balance.max_clips)
         del remaining
         if not (duplicates or outside or surplus or len(copies)):
             return clips

@@ -21,6 +21,7 @@ from reelweave.curate.run.tables.columns import (
     replace_values,
 )
 from reelweave.curate.takedown.takedown import TakeDowns, empty_record
+from reelweave.loader.text import pluralize
 
 BALANCE = "dedup.balance"
 """Stage of clips beyond the cap of their concept."""
@@ -125,6 +126,16 @@ def without_surplus(clips: pa.Table, surplus: Mapping[str, Surplus]) -> pa.Table
         "reason": [finding.reason for finding in chosen],
     }
     return replace_values(clips, rows >= 0, {**values, "state": "filtered", "stage": BALANCE})
+
+
+def describe_crowded(clips: int, max_clips: int) -> tuple[str, ...]:
+    """Return in words how many clips of a dataset stay although their concept has more than its cap."""
+    if not clips:
+        return ()
+    return (
+        f"{pluralize(clips, 'clip')} of the dataset stay beyond dedup.balance.max_clips = {max_clips:,}: clips that it"
+        " has are never dropped; curate to another --out for a lower cap",
+    )
 
 
 def _decide_twins(

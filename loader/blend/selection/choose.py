@@ -104,9 +104,12 @@ def _choose(dataset: Dataset, selection: Selection, split: str | None, among: Fl
             eligible &= _flags(pc.equal(table.column("split"), split))
         samples += int(eligible.sum())
         mask = tally.passes(table, eligible)
-        if quota:
-            tally.groupless += quota.add(table, mask, part.start)
         masks.append(mask)
+        # A sample may lack the group of the split and that of the quota.
+        lacking = tally.lacking_group
+        if quota:
+            lacking = lacking | quota.add(table, mask, part.start)
+        tally.groupless += int(lacking.sum())
     tally.refuse_unknown()
     chosen = np.concatenate(masks)
     if quota:
@@ -123,6 +126,7 @@ class _Tally:
         named = dict.fromkeys((*selection.names, *selection.groupings))
         self._lacking = [name for name in named if name.home != "column"]
         self.unknown = self.groupless = self.grouped = 0
+        self.lacking_group = np.zeros(0, np.bool_)  # rows of the last part without a group of the split
         self._group_hashes = [np.zeros(0, np.uint64)]
 
     def passes(self, table: pa.Table, eligible: Flags) -> Flags:
@@ -130,7 +134,7 @@ class _Tally:
         for name in self._lacking.copy():
             if any(len(values) > values.null_count for values in _all_values(name, table)):
                 self._lacking.remove(name)
-        mask = eligible
+        mask, self.lacking_group = eligible, np.zeros(len(table), np.bool_)
         if self._selection.where:
             verdicts = [condition.passes(table) for condition in self._selection.where]
             verdict = verdicts[0]
@@ -147,8 +151,8 @@ class _Tally:
         """Return for each row whether its group is in the part that is drawn; groups of rows of the mask count."""
         values = group_values(field_name(split.by), table)
         groupless = _flags(pc.is_null(values))
-        self.groupless += int((groupless & mask).sum())
-        self.grouped -= int((groupless & mask).sum())
+        self.lacking_group = groupless & mask
+        self.grouped -= int(self.lacking_group.sum())
         rows = np.flatnonzero(mask & ~groupless)
         hash_R = hash_values(split.seed, values.take(pa.array(rows)))
         self._group_hashes.append(np.unique(hash_R))
@@ -184,15 +188,16 @@ class _QuotaGroups:
         self._groups = [np.zeros(0, np.uint64)]
         self._hashes = [np.zeros(0, np.uint64)]
 
-    def add(self, table: pa.Table, mask: Flags, first: int) -> int:
-        """Take the next part; return the number of its samples that no group has."""
+    def add(self, table: pa.Table, mask: Flags, first: int) -> Flags:
+        """Take the next part; return which of its samples have no group."""
         values = group_values(self._name, table)
-        members = np.flatnonzero(mask & _flags(pc.is_valid(values)))
+        has_group = _flags(pc.is_valid(values))
+        members = np.flatnonzero(mask & has_group)
         chosen = pa.array(members)
         self._groups.append(hash_values(0, values.take(chosen)))
         self._hashes.append(hash_values(self._quota.seed, table.column("key").take(chosen)))
         self._rows.append(first + members)
-        return int(mask.sum()) - len(members)
+        return mask & ~has_group
 
     def beyond(self) -> IndexArray:
         """Return the rows behind the first samples of their group, by hash."""

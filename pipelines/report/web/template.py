@@ -33,10 +33,13 @@ def _environment() -> Environment:
     return environment
 
 
+_MOST_WHOLE = 1e15  # numbers below have all of their digits
+
+
 def _format_cell(cell: Any) -> str:
     """Return a cell of a table as people read it."""
     if cell is None:
         return ""
     if isinstance(cell, float):
-        return f"{cell:,.4g}" if abs(cell) < 10_000 else f"{cell:,.0f}"
+        return f"{cell:,.0f}" if 10_000 <= abs(cell) < _MOST_WHOLE else f"{cell:,.4g}"
     return f"{cell:,}" if isinstance(cell, int) and not isinstance(cell, bool) else str(cell)

@@ -43,7 +43,7 @@ def clips_of(seed: int = 0) -> list[DedupItem]:
 def surplus_of(
     items: Sequence[DedupItem], older: Sequence[DedupItem] = (), **values: Any
 ) -> dict[str, Surplus]:
-    return balance(columns(items, older), BalanceConfig(**values))
+    return balance(columns(items, older), BalanceConfig(**values)).surplus
 
 
 def test_the_best_of_each_concept_are_kept() -> None:
@@ -69,6 +69,8 @@ def test_old_clips_stay_and_count_first() -> None:
     surplus = surplus_of(new, older, max_clips=10, concepts=3)
     assert not {item.key for item in older} & set(surplus)
     assert {item.key for item in new if item.key.startswith("dog")} <= set(surplus)
+    assert "the 12 of the dataset stay, then the best" in surplus[new[0].key].reason
+    assert balance(columns(new, older), BalanceConfig(max_clips=10, concepts=3)).old_beyond == 2
 
 
 @pytest.mark.parametrize("values", [{}, {"max_clips": 1000}, {"max_clips": 40, "concepts": 3}])
@@ -136,6 +138,16 @@ def test_a_run_names_what_a_full_concept_leaves_out(tmp_path: Path) -> None:
     assert {key for key, state in states.items() if state[0] == "kept"} <= {
         key for key, state in wider.items() if state[0] == "kept"
     }
+
+
+def test_a_lower_cap_leaves_the_clips_of_the_dataset_and_says_so(tmp_path: Path) -> None:
+    values = four_films(tmp_path, 4)
+    states_of(tmp_path, values, "out")
+    values["dedup"]["balance"]["max_clips"] = 1
+    outcome = curate([str(tmp_path / "films")], str(tmp_path / "out"), config(**values), update=True)
+    assert len(open_dataset(tmp_path / "out")) == 4
+    [note] = [note for note in outcome.notes if "dedup.balance" in note]
+    assert note.startswith("3 clips of the dataset stay beyond dedup.balance.max_clips = 1")
 
 
 def test_a_clip_that_a_later_stage_rejects_leaves_room(tmp_path: Path) -> None:

@@ -40,6 +40,7 @@ def test_a_stage_changes_the_buckets_it_names_and_leaves_the_others() -> None:
         ([{"frames": []}], "frames"),
         ([{"weights": {"a": 1}, "to_weights": {"a": 2}}], "to_weights needs until_step"),
         ([{"until_step": 5, "to_weights": {"a": 2}}, {}], "needs weights of the same nodes"),
+        ([{"until_step": 5, "weights": [1.0], "to_weights": [0]}, {}], "needs a weight above 0"),
         ([{"until_step": 5, "weights": [1.0], "to_weights": {"a": 2}}, {}], "in the same form"),
         ([{"until_step": 5, "weights": {"b": 1}, "to_weights": {"a": 2}}, {}], "of the same nodes: a"),
         (

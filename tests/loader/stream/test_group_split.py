@@ -64,6 +64,10 @@ def test_samples_without_a_group_are_in_train_and_said(
     assert len(val) == 30
     assert "30 have no value that names their group: they are in train" in caplog.text
     train = part(folder, "train", by="licence", share=0.999)
+    caplog.clear()
+    both = {"split": GroupSplit(by="licence", share=1e-9), "quota": {"by": "licence", "samples": 50}}
+    keys(VideoStream(open_dataset(folder), settings(**both, epochs=1)))
+    assert "30 have no value that names their group" in caplog.text
     assert train == Counter(open_dataset(folder).row_numbers.keys()) - val
     by_score = [part(folder, name, by="aesthetic", share=0.5) for name in ("train", "val")]
     assert by_score[0] + by_score[1] == train + val

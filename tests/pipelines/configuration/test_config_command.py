@@ -55,6 +55,15 @@ def test_without_a_kind_all_are_listed_with_a_line_each(tmp_path: Path) -> None:
     assert "--out needs a KIND, one of curate, buckets" in refused.stderr
 
 
+def test_a_text_that_begins_with_a_quotation_mark_is_quoted_once_more() -> None:
+    done = reelweave("config", "show", "buckets", "--set", "where='cap' in caption")
+    assert done.returncode == 2
+    assert "quoted once more" in done.stderr
+    done = reelweave("config", "show", "buckets", "--set", "where=\"'cap' in caption\"")
+    assert done.returncode == 0, done.stderr
+    assert "'cap' in caption" in done.stdout
+
+
 def test_values_are_shown_with_their_origins(tmp_path: Path) -> None:
     file = tmp_path / "my.yaml"
     file.write_text("cut:\n  crf: 30\n  preset: fast\n")
