@@ -32,6 +32,7 @@ from reelweave.curate.run.tables.compare import (
 from reelweave.curate.run.tables.kept import KeptClips, is_kept
 from reelweave.curate.run.tables.partitions import Partitions, partition_of
 from reelweave.curate.takedown.takedown import empty_record
+from reelweave.loader.errors import RunError
 
 
 @dataclass(frozen=True)
@@ -215,4 +216,9 @@ class Verdict:
         stage, results = self._inputs.vectors, self._results
         if stage is None or not len(clips):
             return Vectors.from_file(np.full(len(clips), -1, np.int32), VectorFile())
-        return model_vectors(clips, tables, lambda partition, table: results.find(partition, table)[stage])
+        try:
+            return model_vectors(
+                clips, tables, lambda partition, table: results.find(partition, table)[stage]
+            )
+        except RunError as error:
+            raise RunError(f"{stage}: {error}; all clips of a run need one size") from error

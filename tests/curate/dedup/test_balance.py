@@ -13,6 +13,7 @@ from reelweave.curate.dedup import balance
 from reelweave.curate.dedup.types import BalanceConfig, Surplus
 from reelweave.curate.run.curate import curate
 from reelweave.loader.dataset import open_dataset
+from reelweave.loader.errors import RunError
 from tests.curate.dedup.items import DedupItem, columns
 from tests.curate.run.test_run import config
 from tests.filter_footage import encode, pan
@@ -138,6 +139,14 @@ def test_a_run_names_what_a_full_concept_leaves_out(tmp_path: Path) -> None:
     assert {key for key, state in states.items() if state[0] == "kept"} <= {
         key for key, state in wider.items() if state[0] == "kept"
     }
+
+
+def test_vectors_of_several_sizes_name_their_stage(tmp_path: Path) -> None:
+    values = four_films(tmp_path, 1)
+    code = (tmp_path / "looks.py").read_text()
+    (tmp_path / "looks.py").write_text(code.replace("size=(8, 8)", "size=(8 + int(clip.key, 16) % 4, 8)"))
+    with pytest.raises(RunError, match=r"^stages.looks: the vectors of clips have different sizes"):
+        states_of(tmp_path, values, "out")
 
 
 def test_a_lower_cap_leaves_the_clips_of_the_dataset_and_says_so(tmp_path: Path) -> None:
