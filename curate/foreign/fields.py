@@ -152,7 +152,7 @@ def close_names(name: str, names: set[str]) -> str:
     close = difflib.get_close_matches(name, sorted(names), n=3)
     if close:
         return f"did you mean {' or '.join(close)}?"
-    return f"there are: {', '.join(sorted(names)[:12])}" if names else "no .json has any"
+    return f"there are: {', '.join(sorted(filter(None, names))[:12])}" if any(names) else "no .json has any"
 
 
 def _parse_item(item: str) -> tuple[str, str]:

@@ -96,7 +96,7 @@ class StreamConfig(Settings):
         description="share of samples, beyond max_bad, that may be bad before the run stops",
     )
 
-    captions: dict[str, Annotated[float, Field(ge=0)]] = Field(
+    captions: dict[str, Annotated[float, Field(ge=0, le=1e6)]] = Field(
         default={},
         description="weights of captions by name, of which one is drawn for a sample and pass: default is its caption,"
         " others are names in captions.parquet, such as written for those of a list; {}: its caption",

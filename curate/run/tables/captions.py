@@ -12,7 +12,7 @@ from reelweave.curate.caption.types import CONTRADICTED, VARIANTS
 from reelweave.curate.run.tables.columns import column, equal, filter_rows, mask_of, repeat_value
 from reelweave.curate.run.tables.judge import fill_maps, token_counts
 from reelweave.loader.dataset.schema import CAPTIONS, WRITTEN
-from reelweave.loader.text import pluralize
+from reelweave.loader.text import MOST_TEXTS, pluralize
 
 
 def captions_table(clips: pa.Table, results: Mapping[str, pa.Table]) -> pa.Table:
@@ -112,6 +112,6 @@ def describe_variants(tables: Iterable[pa.Table]) -> tuple[str, ...]:
     if lists:
         notes.append(
             f"{pluralize(lists, 'clip has', 'clips have')} a list of written captions: the first is the caption, and"
-            f" all are in captions.parquet under the name {WRITTEN}"
+            f" its texts, {MOST_TEXTS} at most, are in captions.parquet under the name {WRITTEN}"
         )
     return tuple(notes)
