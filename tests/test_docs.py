@@ -6,6 +6,7 @@
 import re
 
 import pytest
+import yaml
 
 from reelweave.pipelines.cli import parse_words
 from tests.printed import PAGES, ROOT, printed
@@ -38,6 +39,29 @@ def test_every_benchmark_is_listed_with_its_command() -> None:
     programs = {path.stem for path in (ROOT / "tests/bench").glob("*.py") if "__main__" in path.read_text()}
     page = (ROOT / "docs/benchmarks/README.md").read_text()
     assert set(re.findall(r"^\| `python -m tests\.bench\.(\w+)` \|", page, re.MULTILINE)) == programs
+
+
+_YAML_BEGINS = re.compile(
+    r"(?:- \{|(?:captions|filters|stages|splits|stream|train|embed|dedup|shots|cut|spans|scores|run|storage|where|split"
+    r"|quota|buckets|curriculum|dataset|model|lora)\s*:)"
+)
+"""First words of an indented block that is a configuration."""
+
+
+def test_printed_configurations_are_yaml() -> None:
+    """A question mark in a text without quotation marks made one of them none."""
+    blocks = []
+    for path in (path for path in NAMING if path.suffix == ".md"):
+        text = path.read_text()
+        indented = (re.sub(r"(?m)^ {4}", "", block) for block in re.findall(r"(?m)(?:^ {4}.*\n)+", text))
+        blocks += [(path, block) for block in indented if _YAML_BEGINS.match(block)]
+        blocks += [(path, block) for block in re.findall(r"(?s)```ya?ml\n(.*?)```", text)]
+    assert len(blocks) >= 10
+    for path, block in blocks:
+        try:
+            yaml.safe_load(block)
+        except yaml.YAMLError as error:
+            pytest.fail(f"{path.relative_to(ROOT)}: {block[:80]}: {error}")
 
 
 NAMING = [
