@@ -2,7 +2,7 @@
 
 reelweave config stages --set stages.match.use=examples/stage_caption_match.py:CaptionMatch
 
-Choose filters.min_caption_match by the histogram in the report: each model has its own scale. Where a model writes the
+Choose filters.min_text_match by the histogram in the report: each model has its own scale. Where a model writes the
 captions, only kept clips are compared, once they have one.
 """
 
@@ -28,7 +28,7 @@ class CaptionMatch(CustomStage):
     """CLIP over a caption and some pictures of its clip."""
 
     Config = CaptionMatchConfig
-    scores: ClassVar = {"caption_match": "cosine of the caption and the mean of the pictures, -1 to 1"}
+    scores: ClassVar = {"text_match": "cosine of the caption and the mean of the pictures, -1 to 1"}
     reads_caption = True
 
     @classmethod
@@ -53,7 +53,7 @@ class CaptionMatch(CustomStage):
         words = self.tokenizer(clip.caption, **padded, return_tensors="pt").to(self.device)
         seen = self.unit(self.model.get_image_features(**image)).mean(0, keepdim=True)
         said = self.unit(self.model.get_text_features(**words))
-        return {"caption_match": torch.cosine_similarity(seen, said).item()}
+        return {"text_match": torch.cosine_similarity(seen, said).item()}
 
     def unit(self, found: Any) -> torch.Tensor:
         return torch.nn.functional.normalize(getattr(found, "pooler_output", found).float(), dim=-1)

@@ -128,7 +128,7 @@ def test_stages_with_models_embed_and_judge_clips(
     sample = next(iter(dataset))
     assert np.load(io.BytesIO(sample.embeddings["video.npy"])).shape == (16,)
     assert 0 < sample.row["scores"]["unsafe"] < 0.9
-    assert -1 < sample.row["scores"]["caption_match"] < 1
+    assert -1 < sample.row["scores"]["text_match"] < 1
     for name, stage in (("siglip2", "siglip2"), ("caption_match", "match"), ("safety", "safety")):
         (command,) = run(f"stage_{name}.py")
         assert f"stages.{stage}.use=examples/stage_{name}.py:" in command

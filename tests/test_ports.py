@@ -36,9 +36,14 @@ def test_a_reserved_port_is_given_to_nobody_else(reuse: int) -> None:
 
 
 def test_no_test_gives_a_port_away_before_it_is_used() -> None:
-    """A port of a socket that is closed again may be anybody's. The socket of the test that is named listens."""
+    """A port of a socket that is closed again may be anybody's. Those of the test and the bench named here listen."""
     tests = Path(__file__).parent
     choosing = {
         str(path.relative_to(tests)) for path in tests.rglob("*.py") if "getsockname" in path.read_text()
     }
-    assert choosing == {"ports.py", "test_ports.py", "loader/storage/test_storage_s3.py"}
+    assert choosing == {
+        "ports.py",
+        "test_ports.py",
+        "loader/storage/test_storage_s3.py",
+        "bench/caption_endpoint.py",
+    }

@@ -20,7 +20,7 @@ from tests.curate.cut.test_crop import HEIGHT, LETTERBOX, barred
 from tests.curate.cut.test_crop import pan as pan_over
 from tests.curate.filters.test_filters_camera import RATE, filmed
 from tests.filter_footage import encode
-from tests.thorough import thorough
+from tests.thorough import nightly
 
 STILL = "A plain wall. The camera remains perfectly still."
 PANS = "A plain wall. The camera slowly pans to the right."
@@ -228,7 +228,7 @@ def test_the_model_sees_what_is_left_of_a_cropped_film_and_a_listed_caption_stay
     assert len(pictures(server.bodies[-1])) == 2  # of one second
 
 
-@thorough
+@nightly  # other stages over clips on Ray hold it, too
 def test_on_ray_the_dataset_is_the_same(
     ray_local: None, films: Path, tmp_path: Path, server: ChatServer
 ) -> None:

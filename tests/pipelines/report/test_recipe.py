@@ -177,6 +177,10 @@ def test_the_kept_command_repeats_it_and_another_recipe_is_another_configuration
         "spans.min_clip_s=1",
         "--set",
         "cut.crop_bars=false",
+        "--set",
+        "scores.graphics=false",
+        "--set",
+        "filters.max_static_graphic=null",
     )
     refused = reelweave(*to_other)
     assert refused.returncode == 2
