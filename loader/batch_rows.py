@@ -132,7 +132,7 @@ class BatchRows:
 
     @property
     def _opened(self) -> SampleSource:
-        """Source of the rows.
+        """Opened source from which the rows are read.
 
         Raises:
             UsageError: the batch was sent to a process that has no stream of this source.

@@ -1,5 +1,6 @@
 """Concept balance: at most so many clips of each cluster of an embedding."""
 
+from collections.abc import Collection
 from typing import NamedTuple
 
 import numpy as np
@@ -23,7 +24,9 @@ class Balance(NamedTuple):
     old_beyond: int
 
 
-def balance(clips: DedupClips, config: BalanceConfig, device: Device = "cpu") -> Balance:
+def balance(
+    clips: DedupClips, duplicates: Collection[str], config: BalanceConfig, device: Device = "cpu"
+) -> Balance:
     """Return the clips beyond the cap of their concept; the order of the clips does not matter.
 
     Concepts are clusters of the embedding by spherical k-means. Of a cluster the best clips are kept, as
@@ -31,11 +34,13 @@ def balance(clips: DedupClips, config: BalanceConfig, device: Device = "cpu") ->
     concept.
 
     Args:
-        clips: Kept clips, without their duplicates.
+        clips: Clips as they were deduplicated.
+        duplicates: Keys of those that were dropped, which fill no concept.
         config: Number of concepts, and their cap.
         device: Device of k-means, as in `reelweave.curate.dedup.neighbours.near_pairs`.
     """
-    rows = np.flatnonzero(clips.embedding.there)
+    dropped = pc.is_in(clips.keys, value_set=pa.array(list(duplicates), pa.string()))
+    rows = np.flatnonzero(clips.embedding.there & ~dropped.to_numpy(zero_copy_only=False))
     if config.max_clips is None or len(rows) <= config.max_clips:
         return Balance({}, 0)
     # By key, so that the first centres do not depend on the order of the work.
@@ -53,8 +58,8 @@ def balance(clips: DedupClips, config: BalanceConfig, device: Device = "cpu") ->
     old_counts = np.bincount(concept[rows[clips.old[rows]]], minlength=len(counts))
     num_concepts = int(np.count_nonzero(counts))
     keys, concepts = clips.keys.take(pa.array(surplus)).to_pylist(), concept[surplus].tolist()
-    dropped = {
+    findings = {
         key: Surplus(index, int(counts[index]), int(old_counts[index]), num_concepts, config.max_clips)
         for key, index in zip(keys, concepts, strict=True)
     }
-    return Balance(dropped, int((is_beyond & is_old).sum()))
+    return Balance(findings, int((is_beyond & is_old).sum()))

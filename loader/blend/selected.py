@@ -79,7 +79,7 @@ class SelectionCount(NamedTuple):
 
     @property
     def sentence(self) -> str:
-        """What it chooses of how many samples, and how many it leaves out for want of a value."""
+        """Sentence with the numbers of chosen samples and of those left out for want of a value."""
         chosen = self.chosen
         count = f"{len(chosen.rows):,} of {chosen.samples:,}"
         share = len(chosen.rows) / max(1, chosen.samples)

@@ -120,9 +120,9 @@ class Fetcher:
         """Start reading; return the future bytes in the order of the ranges."""
         fetched: dict[int, Fetched] = {}
         requests = coalesce_ranges(ranges, max_bytes=self._most)
-        in_turn = -(-len(requests) // self._threads)
-        for first in range(0, len(requests), in_turn or 1):
-            group = requests[first : first + in_turn]
+        # Dealt out in turn, so that as many are in flight as there are threads.
+        for first in range(min(self._threads, len(requests))):
+            group = requests[first :: self._threads]
             answers = self._pool.submit(self._answer, [request.span for request in group])
             for at, request in enumerate(group):
                 for index in request.wanted:

@@ -118,19 +118,15 @@ class Verdict:
             remaining = remaining.where(
                 ~mask_of(pc.is_in(remaining.keys, value_set=pa.array(list(outside), pa.string())))
             )
-        duplicates = dedup(self._dedup_clips(remaining, clips, match), self._dedup)
+        compared = self._dedup_clips(remaining, clips, match)
+        duplicates = dedup(compared, self._dedup)
         self.copies.note_duplicates(remaining, clips, duplicates)
         # Last the cap of each concept, which copies shall not fill.
         surplus: Mapping[str, Surplus] = {}
         if self._dedup.balance.max_clips is not None:
-            remaining = remaining.where(
-                ~mask_of(pc.is_in(remaining.keys, value_set=pa.array(list(duplicates), pa.string())))
-            )
-            surplus, old_beyond = balance(
-                self._dedup_clips(remaining, clips), self._dedup.balance, self._dedup.device
-            )
+            surplus, old_beyond = balance(compared, duplicates, self._dedup.balance, self._dedup.device)
             self.notes = describe_crowded(old_beyond, self._dedup.balance.max_clips)
-        del remaining
+        del remaining, compared
         if not (duplicates or outside or surplus or len(copies)):
             return clips
         # Write the reasons into the partitions, of which one at a time is in memory.

@@ -186,10 +186,7 @@ class _Checker:
             return
         kind = _kind(node)
         if kind == "other":
-            raise self._condition.refuse(
-                node,
-                "is not of this grammar: names, texts, numbers, comparisons, and, or, not, in, is null, + - * /",
-            )
+            raise self._condition.refuse(node, _GRAMMAR)
         if kind not in ("free", wanted) and wanted != "any":
             raise self._condition.refuse(node, f"is {_say(kind)}, where {_say(wanted)} is needed")
         if isinstance(node, ast.BinOp):

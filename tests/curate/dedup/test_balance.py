@@ -44,7 +44,7 @@ def clips_of(seed: int = 0) -> list[DedupItem]:
 def surplus_of(
     items: Sequence[DedupItem], older: Sequence[DedupItem] = (), **values: Any
 ) -> dict[str, Surplus]:
-    return balance(columns(items, older), BalanceConfig(**values)).surplus
+    return balance(columns(items, older), (), BalanceConfig(**values)).surplus
 
 
 def test_the_best_of_each_concept_are_kept() -> None:
@@ -54,6 +54,13 @@ def test_the_best_of_each_concept_are_kept() -> None:
     assert Counter(key.split("-")[0] for key in kept) == {"dog": 10, "car": 10, "kite": 3}
     assert {f"dog-{number}" for number in range(30, 40)} <= set(kept)
     assert surplus["dog-00"].clips == 40
+
+
+def test_duplicates_fill_no_concept() -> None:
+    items = clips_of()
+    duplicates = [item.key for item in items if item.key.startswith("dog")][10:]
+    found = balance(columns(items), duplicates, BalanceConfig(max_clips=10, concepts=3))
+    assert set(found.surplus) == {"car-00", "car-01"}
 
 
 def test_the_order_of_the_clips_does_not_matter() -> None:
@@ -71,7 +78,7 @@ def test_old_clips_stay_and_count_first() -> None:
     assert not {item.key for item in older} & set(surplus)
     assert {item.key for item in new if item.key.startswith("dog")} <= set(surplus)
     assert "the 12 of the dataset stay, then the best" in surplus[new[0].key].reason
-    assert balance(columns(new, older), BalanceConfig(max_clips=10, concepts=3)).old_beyond == 2
+    assert balance(columns(new, older), (), BalanceConfig(max_clips=10, concepts=3)).old_beyond == 2
 
 
 @pytest.mark.parametrize("values", [{}, {"max_clips": 1000}, {"max_clips": 40, "concepts": 3}])

@@ -57,6 +57,22 @@ def test_requests_are_in_flight_together() -> None:
     fetcher.close()
 
 
+def test_more_requests_than_threads_keep_all_threads_busy() -> None:
+    """Five requests of four threads: the first four are in flight together, not three groups of two."""
+    barrier, begun = threading.Barrier(4, timeout=240), []
+
+    def slow(shard: str, offset: int, size: int) -> bytes:
+        begun.append(offset)
+        if len(begun) <= 4:
+            barrier.wait()
+        return read(shard, offset, size)
+
+    fetcher = Fetcher(slow, 4)
+    found = fetcher.fetch([ByteRange("a", 10_000 * number, 10) for number in range(5)])
+    assert [bytes(each.result()) for each in found] == [read("a", 10_000 * number, 10) for number in range(5)]
+    fetcher.close()
+
+
 def test_a_shard_that_ends_early_fails_only_what_lies_behind_its_end() -> None:
     fetcher = Fetcher(read, 1)
     first, second = fetcher.fetch([ByteRange("a", 49_900, 100), ByteRange("a", 50_000, 100)])

@@ -43,7 +43,7 @@ def read_packets(container: "InputContainer", *streams: "Stream") -> "Iterator[P
 
 
 def _known_packets(container: "InputContainer", streams: "tuple[Stream, ...]") -> "Iterator[Packet[Any]]":
-    """Yield what PyAV reads.
+    """Yield the packets of the streams that PyAV knows.
 
     Of TS, MPEG-PS and FLV, streams may begin behind the bytes that are read ahead. PyAV does not know these, and fails
     at the end of the file, behind all packets of the streams that it knows.
