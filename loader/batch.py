@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
-from typing import Any, Literal, NamedTuple, NoReturn, Self
+from typing import Any, NamedTuple, NoReturn, Self
 
 import torch
 from torch.utils.data._utils.collate import default_collate_fn_map
@@ -11,11 +11,10 @@ from reelweave.loader.base.arrays import IndexArray
 from reelweave.loader.batch_rows import BatchRows
 from reelweave.loader.buckets.assignment import Bucket
 from reelweave.loader.errors import UsageError
+from reelweave.loader.plan.policy import StepDenominator
 from reelweave.loader.plan.position import Position
 
 Change = Callable[[torch.Tensor], torch.Tensor]
-StepDenominator = Literal["epoch", "step"]
-"""Divisor of weights: mean samples of the epoch's steps, so that all samples count alike, or samples of the step."""
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,9 @@ Regime = Literal["step", "slot", "pack"]
 """Synchronization of ranks. step: once per optimizer step (DDP, ZeRO-1/2). slot: after every microbatch (FSDP,
 pipelines). pack: samples of mixed shapes packed into sequences of equal cost, which suit both."""
 
+StepDenominator = Literal["epoch", "step"]
+"""Divisor of weights: mean samples of the epoch's steps, so that all samples count alike, or samples of the step."""
+
 POLICIES: tuple[Policy, ...] = get_args(Policy)
 
 _WINDOW, _WINDOW_SIZE = 256, 2**21  # maximum size of a window, in steps and in microbatches

@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from reelweave.loader.batch import EncodedClips, Microbatch, Pack, ReadCounts, StepDenominator
+from reelweave.loader.batch import EncodedClips, Microbatch, Pack, ReadCounts
 from reelweave.loader.batch_rows import BatchRows
 from reelweave.loader.blend.source import SampleSource
 from reelweave.loader.buckets.assignment import Bucket
 from reelweave.loader.dataset.latents import Latents
 from reelweave.loader.plan.epoch_plan import EpochPlan, PlannedMicrobatch
+from reelweave.loader.plan.policy import StepDenominator
 from reelweave.loader.plan.position import Position
 from reelweave.loader.read.collate import dtype_and_shape
 from reelweave.loader.read.share import DecodedSlice, LoadedSample

@@ -5,11 +5,10 @@ from typing import Annotated, Self
 
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
-from reelweave.loader.batch import StepDenominator
 from reelweave.loader.blend.curriculum import Curriculum
 from reelweave.loader.blend.selection.config import GroupSplit, Quota, Selection, Where
 from reelweave.loader.buckets.assignment import BucketConfig
-from reelweave.loader.plan.policy import Policy, Regime
+from reelweave.loader.plan.policy import Policy, Regime, StepDenominator
 from reelweave.loader.plan.shuffle import SORTED, Shuffle
 from reelweave.loader.read.cache import CacheConfig
 from reelweave.loader.read.decode import DecoderName

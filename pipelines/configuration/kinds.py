@@ -15,7 +15,7 @@ class Kind(NamedTuple):
     """One kind of configuration.
 
     Attributes:
-        home: module and name of its model; imported when asked for, since some need torch.
+        home: module and name of its model; imported by `model`, since all together take a second.
         start: file of the package to start from; None: the defaults.
         used_by: commands that read it.
         purpose: line that says what is in it.

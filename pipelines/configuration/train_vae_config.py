@@ -9,8 +9,7 @@ from reelweave.loader.read.stream_config import StreamConfig
 from reelweave.loader.settings import Settings
 from reelweave.loader.storage import StorageConfig
 from reelweave.pipelines.configuration.bucket_shapes import check_bucket_shapes
-from reelweave.train.config.vae import VaeTrainConfig
-from reelweave.train.vae.quality import SSIM_LEAST_PX
+from reelweave.train.config.vae import SSIM_MIN_PX, VaeTrainConfig
 
 
 class LookConfig(Settings):
@@ -73,7 +72,7 @@ class VaeRunConfig(Settings):
         needed = {
             "train.losses.lpips": losses.lpips.least_px if losses.lpips else 0,
             "train.losses.gan": losses.gan.least_px if losses.gan else 0,
-            "held_out, for SSIM,": SSIM_LEAST_PX if self.held_out else 0,
+            "held_out, for SSIM,": SSIM_MIN_PX if self.held_out else 0,
         }
         for who, min_px in needed.items():
             if least_px < min_px:

@@ -8,8 +8,9 @@ from numpy.typing import NDArray
 
 from reelweave.curate.filters.flow import flow
 from reelweave.curate.filters.sharpness import sharpness
+from reelweave.train.config.vae import SSIM_MIN_PX
 from reelweave.train.vae.losses.perceptual import Perceptual
-from reelweave.train.vae.quality import SSIM_LEAST_PX, psnr, ssim
+from reelweave.train.vae.quality import psnr, ssim
 
 _LUMA = np.array([0.299, 0.587, 0.114], np.float32)
 _FLOW_FPS = 8.0
@@ -97,7 +98,7 @@ def compare_videos(
         perceptual: LPIPS.
     """
     metrics: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {"psnr": psnr}
-    if min(video_CTHW.shape[2:]) >= SSIM_LEAST_PX:
+    if min(video_CTHW.shape[2:]) >= SSIM_MIN_PX:
         metrics["ssim"] = ssim
     if perceptual is not None:
         metrics["lpips"] = lambda sampled, real: perceptual(2 * sampled - 1, 2 * real - 1)

@@ -7,10 +7,11 @@ from dataclasses import asdict, dataclass, replace
 import torch
 
 from reelweave.loader.errors import RunError
+from reelweave.train.config.vae import SSIM_MIN_PX
 from reelweave.train.distributed.world import World
 from reelweave.train.sampling.generate import VideoSampler
 from reelweave.train.sampling.prediction.predictor import Conditions
-from reelweave.train.vae.quality import SSIM_LEAST_PX, psnr, ssim
+from reelweave.train.vae.quality import psnr, ssim
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ def pass_gate(
     message = ""
     if cached_BCTHW is not None and exact_BCTHW is not None:
         cached, real = (x_BCTHW.float() / 255 for x_BCTHW in (cached_BCTHW, exact_BCTHW))
-        structural = float(ssim(cached, real).mean()) if min(cached.shape[3:]) >= SSIM_LEAST_PX else None
+        structural = float(ssim(cached, real).mean()) if min(cached.shape[3:]) >= SSIM_MIN_PX else None
         message = json.dumps(
             asdict(CacheQuality(float(psnr(cached, real).mean()), structural, hits, evaluations))
         )

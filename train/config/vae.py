@@ -13,6 +13,9 @@ from reelweave.train.config.log import LogConfig
 from reelweave.train.config.optimizer import Decay, EmaConfig, OptimizerConfig, ScheduleConfig
 from reelweave.train.config.parallel import ParallelConfig
 
+SSIM_MIN_PX = 11
+"""Shortest frame side that SSIM accepts: its window."""
+
 
 class VaeModelConfig(Settings):
     """A causal 3D VAE of diffusers, in its published architecture or one initialized from its weights."""

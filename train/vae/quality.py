@@ -6,11 +6,10 @@ from dataclasses import dataclass
 import torch
 from torch.nn import functional as F
 
+from reelweave.train.config.vae import SSIM_MIN_PX
 from reelweave.train.distributed.world import World
 from reelweave.train.vae.losses.perceptual import Perceptual
 
-SSIM_LEAST_PX = 11
-"""Shortest frame side that SSIM accepts: its window."""
 _C1, _C2 = 0.01**2, 0.03**2
 _LEAST_ERROR = 1e-10
 """Least squared error of pixels in [0, 1]: caps PSNR at 100 dB."""
@@ -51,7 +50,7 @@ def ssim(made_BCTHW: torch.Tensor, video_BCTHW: torch.Tensor) -> torch.Tensor:
     positions beyond the border.
     """
     offsets_11 = (
-        torch.arange(SSIM_LEAST_PX, dtype=video_BCTHW.dtype, device=video_BCTHW.device) - SSIM_LEAST_PX // 2
+        torch.arange(SSIM_MIN_PX, dtype=video_BCTHW.dtype, device=video_BCTHW.device) - SSIM_MIN_PX // 2
     )
     line_11 = (-offsets_11.square() / (2 * 1.5**2)).exp()
     line_11 = line_11 / line_11.sum()

@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -102,6 +103,17 @@ def test_a_key_is_explained(tmp_path: Path) -> None:
     wrong = reelweave("config", "explain", "cut.crff")
     assert wrong.returncode == 2
     assert "did you mean cut.crf?" in wrong.stderr
+
+
+def test_configurations_are_read_without_what_a_run_loads() -> None:
+    code = (
+        "import sys\n"
+        "from reelweave.pipelines.configuration.kinds import KINDS\n"
+        "for name, kind in KINDS.items():\n"
+        "    kind.model()\n"
+        "    assert not {'torch', 'ray', 'transformers', 'boto3'} & sys.modules.keys(), name\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_a_kept_configuration_is_the_same_and_holds_no_credentials(tmp_path: Path) -> None:
