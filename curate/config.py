@@ -137,7 +137,7 @@ class SourceStageConfig(BaseModel, frozen=True, extra="forbid"):
             the ledger notices.
     """
 
-    REVISION: ClassVar = 98
+    REVISION: ClassVar = 99
 
     probe: ProbeConfig = ProbeConfig()
     shots: ShotConfig = ShotConfig()

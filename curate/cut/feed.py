@@ -16,7 +16,7 @@ from av.video.stream import VideoStream
 from reelweave.curate.cut.copy import has_new_header
 from reelweave.curate.cut.sound_state import FROM_THE_BEGIN, WholeBlocks
 from reelweave.curate.frames.clocks.packet_stamps import mended_stamps
-from reelweave.curate.frames.sound_clock import SoundClock
+from reelweave.curate.frames.sound_clock import SoundClock, is_heard
 from reelweave.loader.dataset.samples.frames.packets import read_packets
 
 _MAX_AHEAD_BYTES = 1 << 28
@@ -179,9 +179,10 @@ class Feed:
     def _take_sound(self, packet: Packet[AudioStream]) -> None:
         if packet.pts is None:
             return
-        if self._shifts and self._heard >= self._shifts[0][0]:
-            self._later = self._shifts.popleft()[1]
-        self._heard += 1
+        if is_heard(packet):
+            if self._shifts and self._heard >= self._shifts[0][0]:
+                self._later = self._shifts.popleft()[1]
+            self._heard += 1
         packet.pts += self._later
         if self._blocks is not None:
             packet = self._blocks.join(packet)

@@ -105,6 +105,7 @@ class PacketTimes:
         discarded: True if an edit list cuts off packets.
         ends_cut: True if the bytes of the last packet in coding order are not all there.
         last_packet: Offset and size in bytes of the packet that was read last; -1 and 0 where they are not known.
+        edited_s: Time at which the edit list of MP4 ends, seconds; a last picture is held to it at most.
     """
 
     promised: int
@@ -117,6 +118,7 @@ class PacketTimes:
     discarded: bool = False
     ends_cut: bool = False
     last_packet: tuple[int, int] = (-1, 0)
+    edited_s: float = math.inf
     _end_s: float = 0.0
     _latest_s: float = -math.inf
     _steps: Counter[float] = field(default_factory=Counter)
@@ -150,8 +152,10 @@ class PacketTimes:
         """Time at which the last picture ends, seconds."""
         if not self.lasts_as_coded or not self._steps:
             return self._end_s
+        usual_s = self._steps.most_common(1)[0][0]
         # The last packet in coding order states its own end; the latest picture may be another one.
-        return max(self._end_s, self._latest_s + self._steps.most_common(1)[0][0])
+        end_s = max(self._end_s, self._latest_s + usual_s)
+        return end_s if end_s <= self.edited_s + usual_s else max(self.edited_s, self._latest_s)
 
     def rate(self, stated: Fraction | None, frames: int) -> float:
         """Return the stated rate where the time stamps agree with it, else shown frames over the span they cover."""

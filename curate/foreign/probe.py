@@ -18,7 +18,7 @@ from reelweave.curate.frames.container.avi_index import held_slots
 from reelweave.curate.frames.container.cluster_checks import ClusterChecks
 from reelweave.curate.frames.container.cut_off import cut_off
 from reelweave.curate.frames.container.dolby_vision import without_base
-from reelweave.curate.frames.container.edit_list import edit_faults
+from reelweave.curate.frames.container.edit_list import count_edits, edit_faults, misread_step
 from reelweave.curate.frames.container.encryption import (
     encrypted_words,
     encryption,
@@ -53,7 +53,7 @@ from reelweave.loader.dataset.tars.pictures import (
 )
 from reelweave.loader.errors import refuse_shortage
 
-PROBE_VERSION = 33
+PROBE_VERSION = 34
 """Revision of this code: higher when the same bytes give other values; tars probed by older code are read again."""
 
 _MAX_SIDE = 16384
@@ -153,7 +153,8 @@ def probe(data: bytes | memoryview) -> Media:
         is_picture = still is not None or container.format.name.endswith("_pipe")
         # Units that are packets of their own count there as frames.
         stated = stream.average_rate if times.promised <= times.packets else None
-        rest = rest or left_out is not None or other_pictures(container, times.last_packet) is not None
+        unread = left_out or misread_step(container, file, stream.id)
+        rest = rest or bool(unread or other_pictures(container, times.last_packet))
     decoded, combed = _decoded_stamps(data) if told is None or heads.change or turned else ([], False)
     stamps = decoded if told is None else told.pts.tolist()
     pace = pace_of_image(len(stamps)) if is_picture else pace_of(stamps, tick_s, times, stated)
@@ -215,6 +216,8 @@ def _demux(
     bound = bounded_packets(stream, codec)
     name, frame = container.format.name, None
     times = PacketTimes(stream.frames, counts_ticks=name == "avi", lasts_as_coded="mp4" in name)
+    if stream.frames and stream.duration and count_edits(container, data, stream.id):  # in no fragments
+        times.edited_s = float(stream.duration * (stream.time_base or 0))
     turn, checks = LastingTurn(stream), ClusterChecks(data, stream)
     # Times of all packets, and one decoded frame: that is all a sample's row needs.
     for packet in with_usual_delays(read_packets(container, stream), name):

@@ -11,7 +11,7 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 from av.audio.stream import AudioStream
@@ -86,7 +86,8 @@ class NotingDemuxer:
             yield packet
 
     def _demux(self, video: VideoStream) -> Iterator[Packet[VideoStream]]:
-        if self._sound is None:
+        # A decoder without a rate reads nothing, whatever stamps its packets have.
+        if self._sound is None or self._sound.codec_context.sample_rate <= 0:
             yield from mended_stamps(read_packets(self._container, video), self._container.format.name)
             return
         noted = self.sound
@@ -95,10 +96,18 @@ class NotingDemuxer:
             if packet.stream.index == video.index:
                 noted.pictures += packet.size > 0
                 yield cast("Packet[VideoStream]", packet)
-            elif packet.size and packet.pts is not None:
+            elif packet.pts is not None and is_heard(packet):
                 noted.pts.append(packet.pts)
                 noted.durations.append(packet.duration or 0)
                 noted.pictures_before.append(noted.pictures)
+
+
+def is_heard(packet: Packet[Any]) -> bool:
+    """Return whether a packet of sound counts for its clock: it has a stamp, and no edit list hides it.
+
+    Of a second edit FFmpeg hands out up to a second of hidden sound before, for the decoder alone.
+    """
+    return packet.size > 0 and packet.pts is not None and not packet.is_discard
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from reelweave.curate.frames.container.encryption import (
 )
 from reelweave.curate.frames.container.other_containers import other_container
 from reelweave.curate.frames.container.stills import film_behind, still_of_items
+from reelweave.loader.dataset.colour.matrix import settle_matrix
 from reelweave.loader.dataset.samples.frames.packets import read_packets
 from reelweave.loader.dataset.samples.frames.reorder import (
     delay_decoder,
@@ -124,6 +125,7 @@ def open_video(
         # One thread decodes damaged streams deterministically; parallelism comes from other sources.
         stream.thread_type = "NONE"
         stream.codec_context.thread_count = 1
+        settle_matrix(stream)
         options = {"max_pixels": str(max_pixels)}
         if motion_vectors:
             options["flags2"] = "+export_mvs"

@@ -174,7 +174,8 @@ class CutSource:
     def _clips(self, source: SourceRef, file: BinaryIO, scanned: Scan) -> Iterator[Record]:
         # A clock that breaks promises nothing.
         promised_s = None if scanned.timeline.breaks else scanned.probe.promised_s
-        left_out = unread_entries(file) if scanned.probe.container.startswith("mov,") else None
+        unread = unread_entries(file) if scanned.probe.container.startswith("mov,") else None
+        left_out = unread or scanned.unshown
         behind = [] if left_out is None else [left_out_span(scanned.timeline, left_out, promised_s)]
         promised_s = promised_s if left_out is None else None
         config = self.config

@@ -17,9 +17,9 @@ from reelweave.curate.cut.smart.packets import SmartPackets
 from reelweave.curate.cut.trim import NotedPackets
 from reelweave.curate.frames.container.avi_index import held_slots
 from reelweave.curate.frames.container.cut_off import fragments_end
-from reelweave.curate.frames.container.edit_list import edit_faults, kept_lead
+from reelweave.curate.frames.container.edit_list import count_edits, edit_faults, kept_lead, misread_step
 from reelweave.curate.frames.container.encryption import encryption
-from reelweave.curate.frames.container.further_film import begins_behind, further_film
+from reelweave.curate.frames.container.further_film import begins_behind, further_film, unread_sound
 from reelweave.curate.frames.container.immersive import immersive
 from reelweave.curate.frames.container.stream_choice import (
     SoundChoice,
@@ -52,6 +52,7 @@ from reelweave.curate.source_pass.remarks import WHOLE_STEPS, describe_changes, 
 from reelweave.curate.source_pass.sampling import FrameStats
 from reelweave.curate.sources.segments import Segment
 from reelweave.loader.dataset.samples.frames.reorder import is_delayed
+from reelweave.loader.text import pluralize
 
 _NEVER_S = 1e9
 
@@ -76,6 +77,7 @@ class Scan:
     further: int | None = None  # byte at which another film begins behind this one, or 0
     ended_by: str | None = None  # error of the container at which reading ended
     bars: BarMeter | None = None
+    unshown: str | None = None  # words for pictures behind the last one that FFmpeg leaves out
 
 
 def shots(
@@ -103,7 +105,7 @@ def stitch_for(config: SourceStageConfig, segments: Sequence[Segment]) -> Stitch
 def scan(file: BinaryIO, config: SourceStageConfig, segments: Sequence[Segment] = ()) -> Iterator[Scan]:
     """Decode a source once, whole; clips encoded in that decode are available until the context ends.
 
-    Memory is bounded by ``cut.ahead_mb`` of frames, the detector's window, the stitching samples, 16 bytes per
+    Memory is bounded by ``cut.ahead_mb`` of frames, the detector's window, the stitching samples, 24 bytes per
     frame and 24 per sound packet.
 
     Args:
@@ -216,6 +218,9 @@ def _scan(file: BinaryIO, config: SourceStageConfig, segments: Sequence[Segment]
         if ahead is not None:
             ahead.finish(line)
         goes_on = other_pictures(container, decoder.last_packet)
+        step = misread_step(container, file, stream.id)
+        unshown = packets.hidden.count(stream.frames) if step else 0
+        lacking = "" if choice.stream is None else unread_sound(file, choice.stream.id)
         return Scan(
             replace(header, promised_s=decoded.promised_s(line)),
             line,
@@ -238,8 +243,8 @@ def _scan(file: BinaryIO, config: SourceStageConfig, segments: Sequence[Segment]
                     stored,
                     kept_lead(header.container, float((pts[0] or 0) * time_base)),
                     left_out(container, choice, goes_on=goes_on is not None),
-                    packets.hidden.describe(),
-                    decoded.uneven_sound(line),
+                    packets.hidden.describe(stream.frames, count_edits(container, file, stream.id)),
+                    lacking or decoded.uneven_sound(line),
                     "" if sound_clock is None else sound_clock.remark,
                     WHOLE_STEPS if line.sound_steps and segments and config.spans.listed == "whole" else "",
                 ),
@@ -247,6 +252,7 @@ def _scan(file: BinaryIO, config: SourceStageConfig, segments: Sequence[Segment]
             begins_behind(file, header.container, decoder.last_packet),
             ended_by(file, header.container) or decoder.ended_by or goes_on,
             bars,
+            f"{pluralize(unshown, 'picture')} {step}, are left out" if unshown else None,
         )
 
 

@@ -7,7 +7,10 @@ speed of the film. ISO/IEC 14496-12, 8.6.6.
 
 import itertools
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from typing import BinaryIO
 
 from av.container import InputContainer
@@ -19,6 +22,8 @@ _BEHIND = "begins behind its last frame, so that nothing of it is shown (`ffmpeg
 _MOST_BOXES = 256  # of one box
 _MOST_EDITS = 4096
 _MOST_STEPS_BYTES = 1 << 26
+_NEGATIVE, _LEAST_STEP = 1 << 31, (1 << 32) - 480_000
+"""Steps from which on a signed number is negative, and from which on FFmpeg takes it for negative."""
 _EMPTY = -1  # media time
 _USUAL = 1 << 16  # speed
 _LEAST_LEAD_S = 0.2  # pictures that are reordered may begin below 0 without an edit list
@@ -31,14 +36,40 @@ def edit_faults(container: InputContainer, file: BinaryIO) -> dict[int, str]:
         container: Opened container.
         file: The file that it reads, which is left where it was.
     """
-    if "mp4" not in container.format.name:
-        return {}
-    position = file.tell()
-    try:
-        end = file.seek(0, 2)
-        return dict(_tracks(file, end))
-    finally:
-        file.seek(position)
+    with _kept_place(file):
+        return {track.number: fault for track in _tracks(container, file) if (fault := _fault(track))}
+
+
+def count_edits(container: InputContainer, file: BinaryIO, number: int) -> int:
+    """Return how many edits the list of a track has, 0 without one; see `edit_faults`.
+
+    Args:
+        container: Opened container.
+        file: The file that it reads, which is left where it was.
+        number: ID of the track.
+    """
+    with _kept_place(file):
+        return max(
+            (len(track.edits) for track in _tracks(container, file) if track.number == number), default=0
+        )
+
+
+def misread_step(container: InputContainer, file: BinaryIO, number: int) -> str:
+    """Return words for a step back of a track's clock that FFmpeg takes for hours ahead, "" without one.
+
+    Steps are whole numbers without a sign (stts: ISO/IEC 14496-12, 8.6.1.2); writers store negative ones, of which
+    FFmpeg knows those of up to 480,000 ticks.
+
+    Args:
+        container: Opened container.
+        file: The file that it reads, which is left where it was.
+        number: ID of the track.
+    """
+    with _kept_place(file):
+        tracks = [track for track in _tracks(container, file) if track.number == number]
+        steps = [step for track in tracks for step in track.steps()]
+    back = next((ticks - (1 << 32) for _, ticks in steps if _NEGATIVE <= ticks < _LEAST_STEP), 0)
+    return f"behind a step of the clock by {back} ticks, which FFmpeg takes for hours ahead" if back else ""
 
 
 def kept_lead(container: str, begin_s: float) -> str:
@@ -53,21 +84,48 @@ def kept_lead(container: str, begin_s: float) -> str:
     return f"the first {-begin_s:.2f} s, which an edit list leaves out, are kept, as by FFmpeg"
 
 
-def _tracks(file: BinaryIO, end: int) -> Iterator[tuple[int, str]]:
+@dataclass(frozen=True)
+class _Track:
+    """Edits of a track.
+
+    Attributes:
+        number: ID of the track.
+        edits: Media time and speed of each edit that lasts, but for empty ones at the begin.
+        entries: Number of entries in the list, with those that do not last.
+        is_fragmented: True if the film is fragmented.
+        steps: Function that yields counts of frames and the ticks for which each lasts.
+    """
+
+    number: int
+    edits: list[tuple[int, int]]
+    entries: int
+    is_fragmented: bool
+    steps: Callable[[], Iterator[tuple[int, int]]]
+
+
+@contextmanager
+def _kept_place(file: BinaryIO) -> Iterator[None]:
+    position = file.tell()
+    try:
+        yield
+    finally:
+        file.seek(position)
+
+
+def _tracks(container: InputContainer, file: BinaryIO) -> Iterator[_Track]:
+    """Yield the tracks of MP4 and MOV."""
+    end = file.seek(0, 2) if "mp4" in container.format.name else 0
     for begin, stop in inner_boxes(file, 0, end, b"moov"):
         is_fragmented = any(True for _ in inner_boxes(file, begin, stop, b"mvex"))
         for track_begin, track_stop in inner_boxes(file, begin, stop, b"trak"):
             table = content_of(file, track_begin, track_stop, b"edts", b"elst")
-            edits = _without_late_begin(list(_edits(table)))
-            if _is_misread(edits):
-                yield _track_id(file, track_begin, track_stop), _MISREAD
-            elif not edits and int.from_bytes(table[4:8], "big") and not is_fragmented:
-                yield _track_id(file, track_begin, track_stop), _EMPTY_TRACK
-            elif edits and not is_fragmented:
-                tables = (b"mdia", b"minf", b"stbl", b"stts")
-                lasts = _lasts(content_of(file, track_begin, track_stop, *tables, most=_MOST_STEPS_BYTES))
-                if 0 < lasts < min(time for time, _ in edits):
-                    yield _track_id(file, track_begin, track_stop), _BEHIND
+            yield _Track(
+                track_id(file, track_begin, track_stop),
+                _without_late_begin(list(_edits(table))),
+                int.from_bytes(table[4:8], "big"),
+                is_fragmented,
+                partial(_steps, file, track_begin, track_stop),
+            )
 
 
 def inner_boxes(file: BinaryIO, begin: int, end: int, wanted: bytes) -> Iterator[tuple[int, int]]:
@@ -97,16 +155,29 @@ def content_of(
     return file.read(min(end - begin, most))
 
 
-def _track_id(file: BinaryIO, begin: int, end: int) -> int:
+def track_id(file: BinaryIO, begin: int, end: int) -> int:
+    """Return the ID of a track, by begin and end of its content."""
     head = content_of(file, begin, end, b"tkhd")
     offset = 20 if head[:1] == b"\1" else 12
     return int.from_bytes(head[offset : offset + 4], "big")
 
 
-def _lasts(table: bytes) -> int:
-    """Return for how many ticks all frames last, by the table of their steps (stts)."""
-    steps = struct.iter_unpack(">II", table[8 : 8 + (len(table) - 8) // 8 * 8])
-    return sum(count * ticks for count, ticks in steps)
+def _fault(track: _Track) -> str:
+    if _is_misread(track.edits):
+        return _MISREAD
+    if track.is_fragmented:
+        return ""
+    if not track.edits:
+        return _EMPTY_TRACK if track.entries else ""
+    lasts = sum(count * ticks for count, ticks in track.steps())
+    return _BEHIND if 0 < lasts < min(time for time, _ in track.edits) else ""
+
+
+def _steps(file: BinaryIO, begin: int, end: int) -> Iterator[tuple[int, int]]:
+    """Yield the entries of a track's table of steps (stts)."""
+    tables = (b"mdia", b"minf", b"stbl", b"stts")
+    table = content_of(file, begin, end, *tables, most=_MOST_STEPS_BYTES)
+    yield from struct.iter_unpack(">II", table[8 : 8 + (len(table) - 8) // 8 * 8])
 
 
 def _edits(table: bytes) -> Iterator[tuple[int, int]]:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import BinaryIO, Literal, NamedTuple
 
-from reelweave.curate.frames.container.edit_list import content_of, inner_boxes
+from reelweave.curate.frames.container.edit_list import content_of, inner_boxes, track_id
 from reelweave.curate.frames.container.encryption import boxes
 
 _BEGINNINGS = {
@@ -35,6 +35,8 @@ _ENTRIES, _ENTRY = 8, 8
 _MOST_ENTRIES, _MOST_RUNS_BYTES = 64, 1 << 24
 _ANY_KIND = (b"AV1x", b"AVup", b"apcn", b"apch", b"dvpp", b"dvcp", b"jpeg")
 """Kinds of a first entry behind which FFmpeg reads those of other kinds, too."""
+
+_ENCRYPTED = (b"encv", b"enca")  # ISO/IEC 23001-7
 
 
 class FurtherFilm(NamedTuple):
@@ -123,11 +125,27 @@ def unread_entries(file: BinaryIO) -> str | None:
 
     It reads the first entry of a track, and those of its kind. None where no picture is of another one.
     """
+    if (kinds := _unread_kinds(file, b"vide")) is None:
+        return None
+    return f"pictures stored as {kinds[1]}, behind those as {kinds[0]}, are left out, as by FFmpeg"
+
+
+def unread_sound(file: BinaryIO, number: int) -> str:
+    """Return the same for the sound of a track, by its ID; "" where none is of another kind."""
+    if (kinds := _unread_kinds(file, b"soun", number)) is None:
+        return ""
+    return f"sound stored as {kinds[1]}, behind that as {kinds[0]}, is left out, as by FFmpeg"
+
+
+def _unread_kinds(file: BinaryIO, handler: bytes, number: int | None = None) -> tuple[str, str] | None:
+    """Return the kind of the first sample entry of a track, and those of others that samples have; None for none."""
     end = file.seek(0, 2)
     for begin, stop in inner_boxes(file, 0, end, b"moov"):
         for track_begin, track_stop in inner_boxes(file, begin, stop, b"trak"):
             media = next(inner_boxes(file, track_begin, track_stop, b"mdia"), (0, 0))
-            if content_of(file, *media, b"hdlr")[8:12] != b"vide":
+            if content_of(file, *media, b"hdlr")[8:12] != handler:
+                continue
+            if number is not None and track_id(file, track_begin, track_stop) != number:
                 continue
             kinds = _kinds(content_of(file, *media, b"minf", b"stbl", b"stsd"))
             others = {index for index, kind in enumerate(kinds, 1) if kind != kinds[0]}
@@ -136,8 +154,9 @@ def unread_entries(file: BinaryIO) -> str | None:
             runs = content_of(file, *media, b"minf", b"stbl", b"stsc", most=_MOST_RUNS_BYTES)
             used = {int.from_bytes(runs[at + 8 : at + 12], "big") for at in range(8, len(runs), 12)}
             if others & (used | set(_of_fragments(file))):
-                names = " and ".join(sorted({_name(kind) for kind in kinds[1:]} - {_name(kinds[0])}))
-                return f"pictures stored as {names}, behind those as {_name(kinds[0])}, are left out, as by FFmpeg"
+                return _name(kinds[0]), " and ".join(
+                    sorted({_name(kind) for kind in kinds[1:]} - {_name(kinds[0])})
+                )
     return None
 
 
@@ -146,7 +165,7 @@ def _kinds(table: bytes) -> list[bytes]:
     found, at = list[bytes](), _ENTRIES
     while at + _ENTRY <= len(table) and len(found) < _MOST_ENTRIES:
         size, kind = int.from_bytes(table[at : at + 4], "big"), table[at + 4 : at + 8]
-        if kind == b"encv" and not found and (format_at := table.find(b"frma", at, at + size)) >= 0:
+        if kind in _ENCRYPTED and not found and (format_at := table.find(b"frma", at, at + size)) >= 0:
             kind = table[format_at + 4 : format_at + 8]
         found.append(kind)
         at += max(size, _ENTRY)
@@ -154,7 +173,7 @@ def _kinds(table: bytes) -> list[bytes]:
 
 
 def _name(kind: bytes) -> str:
-    return "encrypted" if kind == b"encv" else kind.decode("latin-1").strip()
+    return "encrypted" if kind in _ENCRYPTED else kind.decode("latin-1").strip()
 
 
 def _of_fragments(file: BinaryIO) -> Iterator[int]:

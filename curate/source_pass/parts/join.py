@@ -18,8 +18,8 @@ from reelweave.curate.cut.smart.noted import PacketNotes, first_packets, join_no
 from reelweave.curate.cut.smart.packets import SmartPackets
 from reelweave.curate.frames.budget import check_pixels
 from reelweave.curate.frames.clocks.sound_stamps import SoundStamps
-from reelweave.curate.frames.container.edit_list import kept_lead
-from reelweave.curate.frames.container.further_film import unread_entries, unread_from
+from reelweave.curate.frames.container.edit_list import count_edits, kept_lead, misread_step
+from reelweave.curate.frames.container.further_film import unread_entries, unread_from, unread_sound
 from reelweave.curate.frames.container.immersive import immersive
 from reelweave.curate.frames.container.stream_choice import SoundChoice, choose_sound, left_out
 from reelweave.curate.frames.frame_times import FrameTimes
@@ -195,7 +195,10 @@ def join(
         header = probe(container, stream, limits, file)
         check_edits(container, stream, file)
         choice = choose_sound(container, stream, file) if config.cut.audio == "keep" else SoundChoice()
+        if count_edits(container, file, stream.id) > 1 or misread_step(container, file, stream.id):
+            raise SourceError("its edit list or its clock may hide some of it")
         sound, remark = choice.stream, left_out(container, choice)
+        lacking = "" if sound is None else unread_sound(file, sound.id)
         tick_s = float(sound.time_base or 0) if sound is not None else 0.0
         time_base, start_time = stream.time_base or Fraction(1, 1000), stream.start_time
         source_bytes = container.size
@@ -264,7 +267,7 @@ def join(
         tuple(joiner.firsts),
         tuple(first_packets(joiner.notes)),
         join_notes(joiner.notes) if joiner.notes else None,
-        remark="; ".join(filter(None, [stored, lead, remark, decoded.uneven_sound(line)])),
+        remark="; ".join(filter(None, [stored, lead, remark, lacking or decoded.uneven_sound(line)])),
         bars=joiner.bars,
     )
     check_wanted([span for span in merged.spans if span.fault is None], merged, config)

@@ -200,7 +200,7 @@ def scan_part(
         # The one pass says so of all clips.
         if decoder.turned:
             raise SourceError("its codec turns some of it")
-        if noting.hidden.count:
+        if noting.hidden.is_between:
             raise SourceError("some of it is hidden")
         if header.codec in _REORDERING and frames.pts.tolist() != packets.shown_stamps(begin_pts, end_pts):
             raise SourceError("its frames do not follow its packets")

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from av.video.frame import VideoFrame
+    from av.video.stream import VideoStream
 
 _NAMES = {
     3: "reserved",
@@ -20,7 +21,17 @@ _NAMES = {
 }
 """Names by ITU-T H.273, table 4, of those that a version of FFmpeg may not convert."""
 
-_UNSPECIFIED = 2
+_UNSPECIFIED, _RESERVED = 2, 3
+
+
+def settle_matrix(stream: "VideoStream") -> None:
+    """Take a matrix of the container that is reserved for the future as unspecified, before anything is decoded.
+
+    FFmpeg's decoders do so of one that the codec states, and its filters refuse such frames.
+    """
+    codec = stream.codec_context
+    if codec is not None and (codec.colorspace == _RESERVED or codec.colorspace > max(_NAMES)):
+        codec.colorspace = _UNSPECIFIED
 
 
 def matrix_fault(frame: "VideoFrame") -> str | None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, cast
 
+from reelweave.loader.dataset.colour.matrix import settle_matrix
 from reelweave.loader.dataset.samples.frames.gif_delays import with_usual_delays
 from reelweave.loader.dataset.samples.frames.lasting_turn import LastingTurn
 from reelweave.loader.dataset.samples.frames.packets import read_packets
@@ -50,6 +51,7 @@ def open_clip(clip: bytes | memoryview) -> Iterator[tuple["InputContainer", "Vid
         stream = choose_stream(container, frames)
         # Clips are decoded in parallel, so one clip needs one thread.
         stream.thread_type = "NONE"
+        settle_matrix(stream)
         yield container, stream
 
 
