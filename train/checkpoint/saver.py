@@ -66,6 +66,8 @@ class Checkpoints:
             pipeline stages.
 
     Attributes:
+        groups: named tensors of this rank by group.
+        shapes: dtypes and shapes of all ranks' tensors by group and name.
         published: step of the newest checkpoint that this run has written whole; None before the first.
     """
 
@@ -73,7 +75,7 @@ class Checkpoints:
         self, storage: Storage, config: CheckpointConfig, world: World, groups: Mapping[str, Tensors]
     ) -> None:
         self._storage, self._config, self._world = storage, config, world
-        self._groups = groups
+        self.groups = groups
         if world.rank == 0:
             # Before any rank can write, since they wait in the following collective.
             storage.sweep()
@@ -82,7 +84,7 @@ class Checkpoints:
             piece_of(group, name, t) for group, tensors in groups.items() for name, t in tensors.items()
         ]
         everywhere = shapes_everywhere(local_pieces, world)
-        self._shapes = {
+        self.shapes = {
             group: shapes_of([tensor[1:] for tensor in everywhere if tensor[0] == group]) for group in groups
         }
         mine = in_order(pieces_of_rank(local_pieces, world))
@@ -102,9 +104,7 @@ class Checkpoints:
         step = (latest(self._storage) if self._world.rank == 0 else None) or 0
         newest = int(self._world.sums([step])[0])
         return (
-            self._together(lambda: read_checkpoint_state(self._storage, folder_of(newest)))
-            if newest
-            else None
+            self.together(lambda: read_checkpoint_state(self._storage, folder_of(newest))) if newest else None
         )
 
     def load_(self, state: CheckpointState) -> None:
@@ -119,12 +119,12 @@ class Checkpoints:
                 "%s was written without checksums, by an earlier version: wrong bytes in it cannot be told",
                 self.uri(state.step),
             )
-        for group, targets in self._groups.items():
-            shapes, folder = self._shapes[group], folder_of(state.step)
-            pieces = locate(self._storage, folder, state, group, targets, shapes, self._world, self._together)
-            self._together(partial(copy_, self._storage, group, targets, pieces))
+        for group, targets in self.groups.items():
+            shapes, folder = self.shapes[group], folder_of(state.step)
+            pieces = locate(self._storage, folder, state, group, targets, shapes, self._world, self.together)
+            self.together(partial(copy_, self._storage, group, targets, pieces))
 
-    def _together(self, act: Callable[[], T]) -> T:
+    def together(self, act: Callable[[], T]) -> T:
         """Run an action that may fail on a single rank, and fail on all ranks if it does; a collective."""
         failure, result = None, None
         try:
@@ -159,7 +159,7 @@ class Checkpoints:
         if not self._land(math.inf if last else self._config.max_wait_s):
             self._leave_out(state.step)
             return
-        state = state.model_copy(update={"groups": list(self._groups), "writers": self._world.size})
+        state = state.model_copy(update={"groups": list(self.groups), "writers": self._world.size})
         copied = self._stage()
         headers: dict[str, str] = {}
         self._flight = _Flight(state, headers, lambda at: headers.update(self._write(state, copied, at)))
@@ -174,7 +174,7 @@ class Checkpoints:
         for group, pieces in self._mine.items():
             for piece in pieces:
                 if piece not in self._staged:
-                    source = local(self._groups[group][piece.name])
+                    source = local(self.groups[group][piece.name])
                     self._staged[piece] = torch.empty(
                         piece.sizes, dtype=source.dtype, pin_memory=source.is_cuda
                     )
@@ -243,7 +243,7 @@ class Checkpoints:
         cuda = False
         for group, pieces in self._mine.items():
             for piece in pieces:
-                source = local(self._groups[group][piece.name])
+                source = local(self.groups[group][piece.name])
                 cuda = cuda or source.is_cuda
                 self._staged[piece].copy_(source, non_blocking=True)
         if not cuda:

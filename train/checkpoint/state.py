@@ -1,7 +1,7 @@
 """Metadata of a checkpoint."""
 
 import json
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError
 
@@ -12,10 +12,12 @@ from reelweave.loader.storage import Storage
 from reelweave.train.checkpoint.damage import damage_error
 from reelweave.train.checkpoint.names import STATE, part
 
-FORMAT_VERSION = 6
-_READ_VERSIONS = (1, 2, 3, 4, 5, 6)
+FORMAT_VERSION = 7
+_READ_VERSIONS = (1, 2, 3, 4, 5, 6, 7)
 _CHECKSUMS_SINCE = 3
 MAX_STATE_BYTES = 16 << 20
+MOST_ANCESTORS = 64
+"""Ancestors that a checkpoint names; those before are dropped."""
 
 
 class BaseWeights(Settings):
@@ -40,6 +42,20 @@ class FrozenPart(Settings):
     )
 
 
+class Ancestor(Settings):
+    """Weights of another run that a run began with (``train.start_from``)."""
+
+    name: str = Field(description="URI of the checkpoint, the file or the folder")
+    step: NonNegativeInt | None = Field(None, description="its number of finished steps; null: unknown")
+    weights: str | None = Field(None, description="group of its weights, ema or model; null: unknown")
+    optimizer: Literal["fresh", "kept"] = Field("fresh", description="whether its moments were kept")
+    sha256: str = Field(description="digest of the checkpoint's state.json, or of the files")
+
+    def __str__(self) -> str:
+        step = "" if self.step is None else f" of step {self.step}"
+        return f"{self.weights or 'the'} weights{step} of {self.name} (sha256 {self.sha256[:12]})"
+
+
 class CheckpointState(Settings):
     """Content of ``state.json``, which marks a checkpoint as complete."""
 
@@ -57,6 +73,11 @@ class CheckpointState(Settings):
         None,
         max_length=16,
         description="frozen parts by their key; null: unknown, as before version 6",
+    )
+    ancestors: list[Ancestor] = Field(
+        [],
+        max_length=MOST_ANCESTORS,
+        description="what the run began with, and what that began with, newest first; empty before version 7",
     )
     # Version 1 had one file for each of these two groups, written by rank 0.
     groups: list[str] = Field(

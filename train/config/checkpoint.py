@@ -1,4 +1,4 @@
-"""Configuration of checkpoints."""
+"""Configuration of checkpoints, and of the weights that a new run begins with."""
 
 from typing import Literal
 
@@ -34,5 +34,32 @@ class CheckpointConfig(Settings):
         if self.keep_every and self.keep_every % self.every_steps:
             raise ValueError(
                 f"keep_every ({self.keep_every}) must be a multiple of every_steps ({self.every_steps})"
+            )
+        return self
+
+
+class StartFromConfig(Settings):
+    """Weights of another run that a new one begins with, at step 0; a resume does not read them again."""
+
+    source: str = Field(
+        min_length=1,
+        description="folder or s3:// prefix of a run, for its newest checkpoint, or of one checkpoint; or what"
+        " `reelweave export` wrote: a folder or a .safetensors file. Alone, it may stand for the section",
+    )
+    weights: Literal["ema", "model"] | None = Field(
+        None, description="group of weights of a checkpoint; null: the EMA if there is one, else model"
+    )
+    optimizer: Literal["fresh", "kept"] = Field(
+        "fresh",
+        description="fresh: the optimizer begins anew; kept: it goes on with the moments and step counts of the"
+        " checkpoint, for weights model and an unchanged model",
+    )
+
+    @model_validator(mode="after")
+    def _moments_belong_to_the_last_weights(self) -> "StartFromConfig":
+        if self.optimizer == "kept" and self.weights == "ema":
+            raise ValueError(
+                "optimizer kept has moments of the last weights, not of their average: set weights to model, or"
+                " optimizer to fresh"
             )
         return self

@@ -9,7 +9,7 @@ from reelweave.loader.buckets.recalibrate import RecalibrateConfig
 from reelweave.loader.buckets.tokens import Compression
 from reelweave.loader.settings import Except, Settings
 from reelweave.train.config.cascade import CascadeConfig
-from reelweave.train.config.checkpoint import CheckpointConfig
+from reelweave.train.config.checkpoint import CheckpointConfig, StartFromConfig
 from reelweave.train.config.first_frames import FirstFramesConfig
 from reelweave.train.config.log import LogConfig
 from reelweave.train.config.lora import LoraConfig
@@ -43,6 +43,10 @@ class TrainConfig(Settings):
         description="architecture, name of a preset, or published model",
     )
     lora: LoraConfig | None = Field(None, description="train LoRA adapters only; null: train all weights")
+    start_from: StartFromConfig | None = Field(
+        None,
+        description="begin with the weights of another run (docs/next_stage.md); null: with those of model",
+    )
     tokenizer: PatchTransformConfig | DiffusersVAEConfig = Field(PatchTransformConfig(), discriminator="kind")
     text: HashedTextConfig | TransformersTextConfig = Field(HashedTextConfig(), discriminator="kind")
     objective: FlowConfig | EDMConfig | DDPMConfig = Field(FlowConfig(), discriminator="name")
@@ -116,6 +120,11 @@ class TrainConfig(Settings):
         return CascadesConfig(
             self.cascade, self.parallel, self.compression, self.text, self.losses, self.denominator
         )
+
+    @field_validator("start_from", mode="before")
+    @classmethod
+    def _source_alone(cls, value: Any) -> Any:
+        return {"source": value} if isinstance(value, str) else value
 
     @field_validator("objective", mode="before")
     @classmethod

@@ -4,6 +4,7 @@ import errno
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -21,6 +22,8 @@ from reelweave.train.loop.logs.log import RunLog
 from reelweave.train.loop.logs.readers import open_readers
 from reelweave.train.loop.processes import Processes, enter
 from reelweave.train.loop.resume import ExternalFiles, resume
+from reelweave.train.loop.stages.record import write_ancestors
+from reelweave.train.loop.stages.start import Beginning
 from reelweave.train.loop.steps import Steps
 from reelweave.train.loop.task import TrainingTask
 from reelweave.train.measure.peak_flops import peak_flops_per_s
@@ -89,6 +92,10 @@ class TrainingLoop(ABC, Generic[Config]):
     def task(self, ranks: Ranks) -> TrainingTask:
         """Build what is trained, and find the base weights of adapters and the frozen parts; a collective."""
 
+    def begin_new(self, checkpoints: Checkpoints, world: World) -> Beginning:  # noqa: ARG002 - for trainers
+        """Give a new run other weights than those of its model, if it is to begin with any; a collective."""
+        return Beginning()
+
     def run(self) -> TrainResult:
         """Train alone, or as one of torchrun's processes, as `run_on` does."""
         with enter(self._config) as processes:
@@ -134,12 +141,13 @@ class TrainingLoop(ABC, Generic[Config]):
         total_steps = config.schedule.total_steps
         # Weights and position of the latest checkpoint, before anything of the run is written.
         checkpoints = Checkpoints(self._storage, config.checkpoint, world, task.state())
-        outside = ExternalFiles(self._base, self._parts)
-        done = resume(checkpoints, self._stream, config, outside, world)
+        done, begun = self._begin(checkpoints, world)
+        outside = ExternalFiles(self._base, self._parts, begun.ancestors)
         checkpoints.reserve()
         # From here on this configuration is the one of the folder.
         self._out.mkdir(parents=True, exist_ok=True)
         begins()
+        changed = write_ancestors(self._out, begun.ancestors) if world.rank == 0 else ""
         peak = peak_flops_per_s(config.log.peak_tflops, world)
         writes = world.rank == 0
         readers = open_readers(self._out, config, done, writes)
@@ -150,7 +158,7 @@ class TrainingLoop(ABC, Generic[Config]):
             log.say(_beginning(task.description, world, done, total_steps))
             if unreached := unreached_rate(config.optimizer, config.schedule):
                 log.say(unreached)
-            for line in unread_keys(config):
+            for line in chain([changed] if changed else [], begun.lines, unread_keys(config)):
                 log.say(line)
             task.start(done, log)
             steps = Steps(config, self._stream, processes, task, checkpoints, log, peak, outside)
@@ -166,6 +174,14 @@ class TrainingLoop(ABC, Generic[Config]):
             checkpoint=checkpoints.uri(last),
             stopped=stopped,
         )
+
+    def _begin(self, checkpoints: Checkpoints, world: World) -> tuple[int, Beginning]:
+        """Return the number of steps done and what the run began with; a collective."""
+        outside = ExternalFiles(self._base, self._parts)
+        state = resume(checkpoints, self._stream, self._config, outside, world)
+        if state is None:
+            return 0, self.begin_new(checkpoints, world)
+        return state.step, Beginning(tuple(state.ancestors))
 
 
 def _beginning(description: str, world: World, done: int, total_steps: int) -> str:

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 from reelweave.loader.errors import UsageError
 from reelweave.loader.settings import differences, first_difference
 from reelweave.train.checkpoint.saver import Checkpoints
-from reelweave.train.checkpoint.state import BaseWeights, CheckpointState
+from reelweave.train.checkpoint.state import Ancestor, BaseWeights, CheckpointState
 from reelweave.train.config.run import TrainConfig
 from reelweave.train.config.vae import VaeTrainConfig
 from reelweave.train.distributed.first_rank import on_first
@@ -42,10 +42,12 @@ class ExternalFiles(NamedTuple):
     Attributes:
         base: weights under the adapters; None: there are none.
         parts: frozen parts by their key.
+        ancestors: weights that the run began with, and what those began with, newest first.
     """
 
     base: BaseWeights | None = None
     parts: FrozenParts = MappingProxyType({})
+    ancestors: tuple[Ancestor, ...] = ()
 
 
 def resume(
@@ -54,8 +56,8 @@ def resume(
     config: TrainConfig | VaeTrainConfig,
     outside: ExternalFiles = ExternalFiles(),  # noqa: B008 - a tuple
     world: World = ALONE,
-) -> int:
-    """Restore tensors and stream from the latest checkpoint; returns the number of finished steps, 0 without one.
+) -> CheckpointState | None:
+    """Restore tensors and stream from the latest checkpoint; return its state, None without one.
 
     Args:
         checkpoints: the run's checkpoints.
@@ -70,20 +72,27 @@ def resume(
     """
     state = checkpoints.latest()
     if state is None:
-        return 0
+        return None
     parts = (state.frozen or {}).keys() & outside.parts.keys()
     if differs := difference(state.config, config, compared=parts):
         raise UsageError(
-            f"{checkpoints.uri(state.step)} was made with another configuration: {differs}; "
-            "resume with the old value, or train into another folder"
+            f"{checkpoints.uri(state.step)} was made with another configuration: {differs};"
+            f" {_way_on(config, checkpoints.uri(state.step))}"
         )
     on_first(world, lambda: _compare(checkpoints.uri(state.step), state, config, outside))
     checkpoints.load_(state)
     try:
         stream.load_state_dict(state.stream)
     except UsageError as error:
-        raise _refusal(state, stream, checkpoints.uri(state.step), error) from error
-    return state.step
+        raise _refusal(state, stream, checkpoints.uri(state.step), config, error) from error
+    return state
+
+
+def _way_on(config: TrainConfig | VaeTrainConfig, uri: str) -> str:
+    """Return what to do where a checkpoint has another configuration."""
+    if isinstance(config, VaeTrainConfig):
+        return "resume with the old value, or train into another folder"
+    return f"resume with the old value, or begin a next stage in another `out` with train.start_from={uri}"
 
 
 def _compare(
@@ -124,13 +133,19 @@ def _say_new_rate(uri: str, state: CheckpointState, config: TrainConfig | VaeTra
         )
 
 
-def _refusal(state: CheckpointState, stream: BatchStream, uri: str, error: UsageError) -> UsageError:
+def _refusal(
+    state: CheckpointState,
+    stream: BatchStream,
+    uri: str,
+    config: TrainConfig | VaeTrainConfig,
+    error: UsageError,
+) -> UsageError:
     """Return the error of a stream that refuses a state, which knows digests alone, in words if the keys are known."""
     plan_keys = plan_keys_of(stream)
     if state.stream.get("selection") != stream.state_dict().get("selection"):
         return UsageError(f"{uri}: {error}")
     if state.stream.get("dataset") != stream.state_dict().get("dataset"):
-        return _other_datasets(state, stream, uri, error)
+        return _other_datasets(state, stream, uri, config, error)
     if plan_keys is None or state.stream.get("config") == stream.state_dict().get("config"):
         return error
     if state.plans is None:
@@ -143,12 +158,17 @@ def _refusal(state: CheckpointState, stream: BatchStream, uri: str, error: Usage
     if not differ:
         return error
     return UsageError(
-        f"{uri} was made with another stream: {'; '.join(differ[:_MOST_KEYS])}; resume with the old value, or train"
-        " into another folder"
+        f"{uri} was made with another stream: {'; '.join(differ[:_MOST_KEYS])}; {_way_on(config, uri)}"
     )
 
 
-def _other_datasets(state: CheckpointState, stream: BatchStream, uri: str, error: UsageError) -> UsageError:
+def _other_datasets(
+    state: CheckpointState,
+    stream: BatchStream,
+    uri: str,
+    config: TrainConfig | VaeTrainConfig,
+    error: UsageError,
+) -> UsageError:
     """Return the error of a stream of other datasets in words, if the checkpoint has them."""
     was, now = (state.plans or {}).get(DATASETS), dataset_names_of(stream)
     if not was or not now:
@@ -164,7 +184,7 @@ def _other_datasets(state: CheckpointState, stream: BatchStream, uri: str, error
         )
     return UsageError(
         f"{uri} was made with another dataset: it was {_list_names(gone)} and is {_list_names(new)} now. A run goes on"
-        " with later revisions of its datasets only; use them, or train into another folder"
+        f" with later revisions of its datasets only: {_way_on(config, uri)}"
     )
 
 

@@ -266,9 +266,15 @@ class Steps(Generic[Config]):
         if plans is not None:
             plans = {**plans, DATASETS: dataset_names_of(self._stream)}
         stream = dict(self._stream.state_dict())
-        base, parts = self._outside
+        base, parts, ancestors = self._outside
         return CheckpointState(
-            step=step, stream=stream, config=config, plans=plans, base=base, frozen=dict(parts)
+            step=step,
+            stream=stream,
+            config=config,
+            plans=plans,
+            base=base,
+            frozen=dict(parts),
+            ancestors=list(ancestors),
         )
 
 

@@ -2,14 +2,17 @@
 
 from pathlib import Path
 
-from reelweave.loader.storage import Storage
+from reelweave.loader.storage import Storage, StorageConfig
 from reelweave.train.checkpoint.folder import latest
 from reelweave.train.checkpoint.names import folder_of
+from reelweave.train.checkpoint.saver import Checkpoints
 from reelweave.train.checkpoint.state import BaseWeights, FrozenPart, read_checkpoint_state
 from reelweave.train.config.run import TrainConfig
+from reelweave.train.distributed.world import World
 from reelweave.train.loop.denoiser import DenoiserTask
 from reelweave.train.loop.evaluation import HeldOutEvaluation
 from reelweave.train.loop.loop import TrainingLoop
+from reelweave.train.loop.stages.start import Beginning, start_from
 from reelweave.train.loop.validation import Validation
 from reelweave.train.models.encoders.stored import StoredEncoders
 from reelweave.train.parallel.mesh import Ranks
@@ -29,6 +32,7 @@ class Trainer(TrainingLoop[TrainConfig]):
         checkpoints: Storage of the checkpoints.
         stored: Encoders that need not be loaded, since all streams hold their outputs.
         validation: Videos to sample from the weights at intervals.
+        storage: How storages of other runs are read.
     """
 
     def __init__(
@@ -40,8 +44,10 @@ class Trainer(TrainingLoop[TrainConfig]):
         checkpoints: Storage | None = None,
         stored: StoredEncoders | None = None,
         validation: Validation | None = None,
+        storage: StorageConfig = StorageConfig(),  # noqa: B008 - frozen
     ) -> None:
         super().__init__(config, stream, out, checkpoints)
+        self._of_other_runs = storage
         self._held_out, self._stored, self._validation = held_out, stored, validation
 
     def task(self, ranks: Ranks) -> DenoiserTask:
@@ -53,6 +59,9 @@ class Trainer(TrainingLoop[TrainConfig]):
         return DenoiserTask(
             config, ranks, self._stream, self._out, self._held_out, self._stored, self._validation
         )
+
+    def begin_new(self, checkpoints: Checkpoints, world: World) -> Beginning:
+        return start_from(self._config, checkpoints, self._base, self._of_other_runs, world)
 
     def _read_other(self) -> dict[str, FrozenPart]:
         """Return the other one of two experts, as published, if validation samples with it."""

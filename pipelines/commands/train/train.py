@@ -95,7 +95,14 @@ def train(config: "TrainRunConfig") -> "TrainResult":
         with alone(ranks.world, storages, "reelweave train") as held:
             checkpoints = held[-1] if config.checkpoints else None
             trainer = Trainer(
-                config.train, stream, config.out, held_out, checkpoints, stored, _validation(config)
+                config.train,
+                stream,
+                config.out,
+                held_out,
+                checkpoints,
+                stored,
+                _validation(config),
+                config.storage,
             )
             return trainer.run_on(processes, partial(keep_config, config, ranks.world.rank, "train"))
 

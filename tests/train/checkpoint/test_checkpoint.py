@@ -334,10 +334,10 @@ def test_another_format_version_is_refused(tmp_path):
     storage = open_storage(tmp_path)
     save(storage, 1)
     path = tmp_path / "step-000001" / "state.json"
-    values = json.loads(path.read_text()) | {"format_version": 7}
+    values = json.loads(path.read_text()) | {"format_version": 8}
     del values["sha256"]
     path.write_text(json.dumps(values))
-    with pytest.raises(RunError, match="version 7, this program reads 1, 2, 3, 4, 5, 6"):
+    with pytest.raises(RunError, match="version 8, this program reads 1, 2, 3, 4, 5, 6, 7"):
         load(storage)
 
 

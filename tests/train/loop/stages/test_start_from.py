@@ -1,0 +1,345 @@
+"""A new run that begins with the weights of another."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from reelweave.loader.errors import RunError, UsageError
+from reelweave.loader.storage import StorageConfig, open_storage
+from reelweave.pipelines.cli import main
+from reelweave.train.config.checkpoint import StartFromConfig
+from reelweave.train.config.first_frames import FirstFramesConfig
+from reelweave.train.config.lora import LoraConfig
+from reelweave.train.config.optimizer import EmaConfig, ScheduleConfig
+from reelweave.train.config.parallel import ParallelConfig
+from reelweave.train.config.run import TrainConfig
+from reelweave.train.loop.stages.record import read_ancestors
+from reelweave.train.loop.trainer import Trainer
+from tests.s3server import make_bucket, s3_server
+from tests.train.clips import ClipStream, tiny_config
+from tests.train.published import publish_text, run_config
+from tests.train.saved import losses, newest, tensors
+
+N, M = 4, 3
+
+
+class From(ClipStream):
+    """The clips from a step on, which a stage cannot state of a stream of its own."""
+
+    def __init__(self, first, *arguments):
+        super().__init__(*arguments)
+        self.first_step = first
+
+    def microbatch(self, step, slot=0):
+        return super().microbatch(step + self.first_step, slot)
+
+
+def staged(source="", steps=M, ema=None, kind="constant", **changes):
+    """A run of a few steps at a constant learning rate, of some source."""
+    start = changes.pop("start_from", {"source": str(source)} if source else None)
+    config = tiny_config(steps, every_steps=100)
+    values = {
+        "schedule": ScheduleConfig(kind=kind, total_steps=steps, warmup_steps=0),
+        "ema": ema and EmaConfig(decay=ema),
+        "start_from": start and StartFromConfig(**start),
+        "denominator": "step",
+    }
+    return config.model_copy(update=values | changes)
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory):
+    """The first stage, with an average of its weights."""
+    out = tmp_path_factory.mktemp("first") / "run"
+    Trainer(staged(steps=N, ema=0.5), ClipStream(), out).run()
+    return out
+
+
+def run(config, out, stream=None):
+    Trainer(config, stream or ClipStream(), out).run()
+    return out
+
+
+def test_two_stages_equal_one_run_where_nothing_changes(tmp_path, first):
+    one = run(staged(steps=N + M, ema=0.5), tmp_path / "one")
+    start = {"source": str(first), "weights": "model", "optimizer": "kept"}
+    two = run(staged(start_from=start, ema=0.5), tmp_path / "two", From(N))
+    for group in ("model", "optimizer"):
+        expected = tensors(one, group)
+        for name, tensor in tensors(two, group).items():
+            assert torch.equal(tensor, expected[name]), name
+    assert losses(two) == losses(one)[N:]
+    state = json.loads((newest(two) / "state.json").read_text())
+    [ancestor] = state["ancestors"]
+    assert (ancestor["step"], ancestor["weights"], ancestor["optimizer"]) == (N, "model", "kept")
+    assert ancestor["name"] == str(newest(first))
+
+
+def test_the_average_is_what_a_run_begins_with_and_its_own_average_too(tmp_path, first, capsys):
+    out = run(staged(first, steps=1, ema=0.5, optimizer=tiny_config(lr=1e-12).optimizer), tmp_path / "next")
+    for group in ("model", "ema"):
+        for name, tensor in tensors(first, "ema").items():
+            torch.testing.assert_close(tensors(out, group)[name], tensor, rtol=0, atol=1e-9)
+    assert tensors(out, "optimizer")["dit.embed.weight.step"] == 1
+    said = capsys.readouterr().err
+    assert f"begins at step 0 with ema weights of step {N} of {newest(first)} (sha256 " in said
+    assert "tensors copied, none begin with other values, optimizer fresh, the average begins with" in said
+
+
+def begins(source, tmp_path, name="next", **changes):
+    """The weights that a run begins with: those behind a step that changes next to nothing."""
+    small = tiny_config(lr=1e-12).optimizer.model_copy(update={"weight_decay": 0.0})
+    return tensors(run(staged(source, steps=1, optimizer=small, **changes), tmp_path / name))
+
+
+def same(weights, expected, names=None):
+    for name in names or expected:
+        torch.testing.assert_close(weights[name], expected[name], rtol=0, atol=1e-9)
+
+
+def test_a_file_of_an_export_and_a_checkpoint_itself_are_sources(tmp_path, first):
+    file = tmp_path / "weights.safetensors"
+    assert main(["export", str(first), "--out", str(file)]) == 0
+    for source in (file, newest(first), first / "checkpoints"):
+        same(begins(source, tmp_path, f"of {source.name}"), tensors(first, "ema"))
+    [ancestor] = read_ancestors(tmp_path / f"of {file.name}")
+    assert (ancestor.name, ancestor.step, ancestor.weights) == (str(file), N, "ema")
+
+
+def test_a_resume_reads_no_source_and_keeps_the_ancestry(tmp_path, first):
+    source, out = tmp_path / "first", tmp_path / "next"
+    shutil.copytree(first, source)
+    run(staged(source, steps=2, checkpoint=tiny_config(every_steps=1).checkpoint), out)
+    ancestors = read_ancestors(out)
+    shutil.rmtree(source)
+    longer = staged(source, steps=3)
+    run(longer, out)
+    assert read_ancestors(out) == ancestors
+    assert len(ancestors) == 1
+    third = run(staged(out, steps=1), tmp_path / "third")
+    assert [ancestor.step for ancestor in read_ancestors(third)] == [3, N]
+    with pytest.raises(
+        UsageError, match=r"start_from\.source was .*first' and is '.*other' now; resume with"
+    ):
+        run(staged(tmp_path / "other", steps=4), out)
+
+
+def test_a_run_that_was_killed_before_its_first_checkpoint_says_that_its_source_went_on(
+    tmp_path, first, capsys
+):
+    source, out = tmp_path / "first", tmp_path / "next"
+    shutil.copytree(first, source)
+    run(staged(source), out)
+    shutil.rmtree(out / "checkpoints")
+    run(staged(steps=N + 1, ema=0.5), source, From(0))
+    capsys.readouterr()
+    run(staged(source), out)
+    assert f"this run began with ema weights of step {N} of" in capsys.readouterr().err
+    assert read_ancestors(out)[0].step == N + 1
+
+
+def test_changed_keys_are_named_and_the_way_to_a_next_stage(first):
+    with pytest.raises(UsageError) as caught:
+        run(staged(steps=N, ema=0.5, seed=7), first)
+    assert str(caught.value) == (
+        f"{newest(first)} was made with another configuration: seed was 0 and is 7 now; resume with the old value, or"
+        f" begin a next stage in another `out` with train.start_from={newest(first)}"
+    )
+
+
+def model(**changes):
+    return tiny_config().model.model_copy(update=changes)
+
+
+@pytest.mark.parametrize("patch", [(1, 4, 4), (1, 1, 1), (1, 2, 4)])
+def test_another_patch_is_resized(tmp_path, first, capsys, patch):
+    before = tensors(first, "ema")
+    now = begins(first, tmp_path, model=model(patch=patch))
+    ends = {"dit.embed.weight", "dit.head.weight", "dit.head.bias"}
+    same(now, before, before.keys() - ends)
+    assert (
+        now["dit.embed.weight"].shape[1]
+        == now["dit.head.weight"].shape[0]
+        == 24 * patch[0] * patch[1] * patch[2]
+    )
+    assert (
+        f"3 extended (patch [1, 2, 2] resized to {list(patch)}: dit.embed.weight, " in capsys.readouterr().err
+    )
+
+
+def test_first_frames_begin_with_zeros_and_the_rest_as_it_was(tmp_path, first):
+    before = tensors(first, "ema")
+    now = begins(first, tmp_path, first_frames=FirstFramesConfig())
+    columns = before["dit.embed.weight"].shape[1]
+    torch.testing.assert_close(
+        now["dit.embed.weight"][:, :columns], before["dit.embed.weight"], rtol=0, atol=1e-9
+    )
+    assert now["dit.embed.weight"].shape[1] == columns + 4 * 25
+    assert now["dit.embed.weight"][:, columns:].abs().max() < 1e-9
+    same(now, before, before.keys() - {"dit.embed.weight"})
+    with pytest.raises(
+        UsageError, match="it has 25 channels of first frames, and this run 0: none are dropped"
+    ):
+        begins(tmp_path / "next", tmp_path, "back")
+
+
+def adapters(base, **changes):
+    return LoraConfig(**{"rank": 2, "alpha": 2.0, "checkpoint": str(base)} | changes)
+
+
+def test_adapters_begin_with_adapters_and_keep_what_they_compute(tmp_path, first):
+    run(staged(lora=adapters(first)), tmp_path / "adapted")
+    before = tensors(tmp_path / "adapted")
+    same(begins(tmp_path / "adapted", tmp_path, lora=adapters(first)), before)
+    now = begins(tmp_path / "adapted", tmp_path, "scaled", lora=adapters(first, alpha=8.0))
+    assert any(".lora_B." in name and tensor.abs().max() > 1e-4 for name, tensor in before.items())
+    same(now, {name: tensor / 4 if ".lora_B." in name else tensor for name, tensor in before.items()})
+
+
+def test_a_published_model_begins_with_a_run_or_an_export_of_it(tmp_path, capsys):
+    words = {"text": publish_text(tmp_path, width=8) | {"kind": "transformers", "max_text_tokens": 4}}
+    config = TrainConfig.model_validate(run_config(tmp_path, "wan", 2).model_dump() | words)
+    source = run(config, tmp_path / "first")
+    assert main(["export", str(source), "--out", str(tmp_path / "exported")]) == 0
+    small = config.model_copy(
+        update={"optimizer": config.optimizer.model_copy(update={"lr": 1e-12, "weight_decay": 0.0})}
+    )
+    for name in ("first", "exported"):
+        start = StartFromConfig(source=str(tmp_path / name))
+        out = run(small.model_copy(update={"start_from": start}), tmp_path / f"of {name}")
+        same(tensors(out), tensors(source))
+    lora = small.model_copy(update={"start_from": start, "lora": LoraConfig(rank=2)})
+    with pytest.raises(
+        UsageError, match=r"holds all weights, .* `reelweave export .* and train\.model\.name=FOLDER"
+    ):
+        run(lora, tmp_path / "adapted")
+    run(lora.model_copy(update={"start_from": None}), tmp_path / "adapted")
+    begun = small.model_copy(update={"start_from": StartFromConfig(source=str(tmp_path / "adapted"))})
+    with pytest.raises(
+        UsageError, match=r"holds adapters, .* `reelweave export .*adapted.* --merge --out FOLDER` and"
+    ):
+        run(begun, tmp_path / "whole")
+    (tmp_path / "exported" / "config.json").write_text('{"_class_name": "CogVideoXTransformer3DModel"}')
+    with pytest.raises(
+        UsageError, match=r"is a CogVideoXTransformer3DModel, and train\.model\.name=.* a WanTransf"
+    ):
+        run(small.model_copy(update={"start_from": start}), tmp_path / "other")
+
+
+def test_a_source_may_be_on_s3(tmp_path, first):
+    with s3_server() as endpoint:
+        make_bucket(endpoint, "runs")
+        config = StorageConfig(endpoint_url=endpoint)
+        for path in newest(first).rglob("*.*"):
+            name = path.relative_to(first)
+            open_storage("s3://runs/a", config).write(str(name), path.read_bytes())
+        out = tmp_path / "next"
+        small = tiny_config(lr=1e-12).optimizer.model_copy(update={"weight_decay": 0.0})
+        Trainer(staged("s3://runs/a", optimizer=small), ClipStream(), out, storage=config).run()
+    same(tensors(out), tensors(first, "ema"))
+    assert read_ancestors(out)[0].name == f"s3://runs/a/checkpoints/{newest(first).name}"
+
+
+LAYOUTS = {
+    "FSDP": {"dp_replicate": 1, "dp_shard": "rest"},
+    "ZeRO-1": {"dp_replicate": 1, "dp_shard": "rest", "shard": "optimizer"},
+    "TP": {"tp": 2},
+    "PP": {"pp": 2},
+}
+
+
+def train_stage(config, out):
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    stage = TrainConfig.model_validate_json(config)
+    degree = stage.parallel.tp * stage.parallel.pp
+    run(stage, Path(out), From(N, rank // degree, size // degree))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_any_layout_begins_with_the_weights_of_any_other(tmp_path, first, ranks, layout):
+    start = {"source": str(first), "weights": "model", "optimizer": "kept"}
+    config = staged(start_from=start, parallel=ParallelConfig(**LAYOUTS[layout]))
+    ended = ranks.run(train_stage, 2, config.model_dump_json(), str(tmp_path / "two"))
+    assert ended.codes == [0, 0], ended.errors
+    assert losses(tmp_path / "two") == pytest.approx(
+        losses(run(staged(start_from=start), tmp_path / "one", From(N))), rel=1e-5
+    )
+    # And back, with first frames that a rule adds to divided weights.
+    config = staged(
+        tmp_path / "two", first_frames=FirstFramesConfig(), parallel=ParallelConfig(**LAYOUTS[layout])
+    )
+    ended = ranks.run(train_stage, 2, config.model_dump_json(), str(tmp_path / "three"))
+    assert ended.codes == [0, 0], ended.errors
+    one = run(staged(tmp_path / "two", first_frames=FirstFramesConfig()), tmp_path / "back", From(N))
+    assert losses(tmp_path / "three") == pytest.approx(losses(one), rel=1e-5)
+
+
+def test_a_damaged_source_is_named(tmp_path, first):
+    source = tmp_path / "first"
+    shutil.copytree(first, source)
+    [part] = (newest(source) / "ema").iterdir()
+    data = bytearray(part.read_bytes())
+    data[-1] ^= 1
+    part.write_bytes(data)
+    with pytest.raises(RunError, match=rf"{part} is damaged .*checksum"):
+        run(staged(source), tmp_path / "next")
+    assert not (tmp_path / "next" / "metrics.jsonl").exists()
+    file = tmp_path / "cut.safetensors"
+    assert main(["export", str(first), "--out", str(file)]) == 0
+    file.write_bytes(file.read_bytes()[:-8])
+    with pytest.raises(RunError, match=r"cut\.safetensors is damaged .*export it again"):
+        run(staged(file), tmp_path / "next")
+
+
+WRONG = {
+    "no run": (
+        lambda _: {"start_from": {"source": "nowhere"}},
+        r"nowhere holds no checkpoint: it does not exist",
+    ),
+    "no file": (lambda _: {"start_from": {"source": "no.safetensors"}}, r"no\.safetensors does not exist"),
+    "wider": (lambda _: {"model": model(hidden=96)}, "its hidden is 48, and train.model.hidden is 96"),
+    "deeper": (lambda _: {"model": model(layers=3)}, "its layers is 2, and train.model.layers is 3"),
+    "other kind": (
+        lambda _: {"model": TrainConfig(model="tiny-st-dit").model},
+        "its kind is 'dit', and train.model.kind is 'st_dit'",
+    ),
+    "adapters on all": (
+        lambda first: {"lora": adapters(first)},
+        r"holds all weights, and this run trains adapters: .*train\.lora\.checkpoint=",
+    ),
+    "other words": (
+        lambda _: {"text": tiny_config().text.model_copy(update={"vocabulary": 99})},
+        r"text\.\S+ has shape \[\d+, 16\] instead of \[\d+, 16\]",
+    ),
+    "average and moments": (
+        lambda first: {"start_from": {"source": str(first), "optimizer": "kept"}},
+        r"optimizer kept has moments of the last weights, .* set train\.start_from\.weights=model",
+    ),
+    "other moments": (
+        lambda first: {
+            "start_from": {"source": str(first), "optimizer": "kept", "weights": "model"},
+            "optimizer": tiny_config().optimizer.model_copy(update={"moments": "8bit"}),
+        },
+        r"has another state than this run's .*exp_avg.* set train\.optimizer\.moments as there",
+    ),
+    "moments of a larger model": (
+        lambda first: {
+            "start_from": {"source": str(first), "optimizer": "kept", "weights": "model"},
+            "first_frames": FirstFramesConfig(),
+        },
+        r"optimizer kept needs the weights as they are, .*25 more channels of first frames",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_makes_no_sense_is_refused_in_one_sentence(tmp_path, first, name):
+    make, text = WRONG[name]
+    with pytest.raises(UsageError, match=text) as caught:
+        run(staged(**{"start_from": {"source": str(first)}} | make(first)), tmp_path / "next")
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "next").exists()
