@@ -8,11 +8,12 @@ from pathlib import Path
 from reelweave.loader.storage import StorageConfig
 from reelweave.loader.storage.checksums import unchanged_file_sha256
 from reelweave.train.checkpoint.weights import weights_of
-from reelweave.train.config.lora import adapters_file
+from reelweave.train.config.lora import adapters_files
 from reelweave.train.config.model import DiffusersConfig
 from reelweave.train.distributed.first_rank import on_first
 from reelweave.train.distributed.world import World
 from reelweave.train.models.published.experts import other_expert
+from reelweave.train.models.published.formats.whole import weight_files
 from reelweave.train.sampling.trained.frozen_parts import frozen_parts, published_part
 from reelweave.train.sampling.trained.load import Trained
 
@@ -58,12 +59,14 @@ def _parts(
     for named in checkpoints:
         yield "" if named is None else weights_of(named, None, storage).state.encode().decode()
     for lora in loras:
-        yield "" if lora is None else unchanged_file_sha256(adapters_file(lora))
+        yield "" if lora is None else " ".join(map(unchanged_file_sha256, adapters_files(lora)))
     if isinstance(model, DiffusersConfig):
         models = [model] if checkpoints[0] is None or config.lora else []
         models += [other_expert(model)] if trained.experts and checkpoints[1] is None else []
         for published in models:
             part = published_part(published.name, published.subfolder, "train.model.name")
             yield json.dumps(part.files, sort_keys=True)
+            if published.weights is not None:
+                yield " ".join(map(unchanged_file_sha256, weight_files(published.weights, "model.weights")))
     for key, part in sorted(frozen_parts(config.modules).items()):
         yield f"{key} {json.dumps(part.files, sort_keys=True)}"

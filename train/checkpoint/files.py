@@ -9,6 +9,7 @@ part of the file can run code.
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -89,13 +90,14 @@ def header(pieces: Sequence[Piece], metadata: Mapping[str, str]) -> bytes:
     return len(data).to_bytes(8, "little") + data
 
 
-def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str]) -> None:
-    """Write whole tensors to a file whose bytes follow from them alone.
+def file_of_tensors(
+    tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str]
+) -> tuple[int, Iterator[bytes | memoryview]]:
+    """Return size and content of a file of whole tensors, whose bytes follow from them alone.
 
     safetensors' own writer orders several metadata keys at random.
 
     Args:
-        path: file to write.
         tensors: contiguous CPU tensors by name.
         metadata: metadata of the file, in order.
     """
@@ -104,10 +106,16 @@ def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor], metadata: Map
         shape, dtype = tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
         pieces.append(Piece("", name, dtype, shape, (0,) * len(shape), shape))
     pieces = in_order(pieces)
+    head = header(pieces, metadata)
+    data = data_of([tensors[piece.name] for piece in pieces])
+    content: Iterator[bytes | memoryview] = chain(iter((head,)), data)
+    return len(head) + sum(piece.bytes for piece in pieces), content
+
+
+def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str]) -> None:
+    """Write whole tensors to a local file, as `file_of_tensors`."""
     with path.open("wb") as file:
-        file.write(header(pieces, metadata))
-        for data in data_of([tensors[piece.name] for piece in pieces]):
-            file.write(data)
+        file.writelines(file_of_tensors(tensors, metadata)[1])
 
 
 def sharding(pieces: Sequence[Piece]) -> dict[str, str]:

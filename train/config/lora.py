@@ -8,6 +8,8 @@ from reelweave.loader.settings import Settings
 
 LORA_FILE = "pytorch_lora_weights.safetensors"
 """Name that diffusers gives a file of adapters."""
+PEFT_FILE, PEFT_SETTINGS = "adapter_model.safetensors", "adapter_config.json"
+"""Names that PEFT gives a file of adapters, and that of their settings beside it."""
 
 
 class LoraConfig(Settings):
@@ -24,6 +26,11 @@ class LoraConfig(Settings):
         lt=1,
         description="dropout on inputs of adapters; its random numbers follow from seed, step and data-parallel rank",
     )
+    start_from: Path | None = Field(
+        None,
+        description="adapters to begin with, of any tool, for published models: a safetensors file or its folder"
+        " (docs/finetune.md); of the same rank and layers. null: new ones, which change nothing yet",
+    )
     checkpoint: str | None = Field(
         None,
         description="base weights: the folder of a run of `reelweave train`, or of one of its checkpoints",
@@ -31,5 +38,22 @@ class LoraConfig(Settings):
 
 
 def adapters_file(path: Path) -> Path:
-    """Return the file of adapters that a path names: itself, or `LORA_FILE` of a folder."""
-    return path / LORA_FILE if path.is_dir() else path
+    """Return the file of adapters that a path names: itself, or that of a folder.
+
+    In a folder it is the file of diffusers or of PEFT, or the only safetensors file; with none of these, the file that
+    diffusers would have there.
+    """
+    if not path.is_dir():
+        return path
+    for name in (LORA_FILE, PEFT_FILE):
+        if (path / name).is_file():
+            return path / name
+    files = sorted(path.glob("*.safetensors"))
+    return files[0] if len(files) == 1 else path / LORA_FILE
+
+
+def adapters_files(path: Path) -> list[Path]:
+    """Return all files that adapters follow from: theirs, and PEFT's settings beside it."""
+    file = adapters_file(path)
+    settings = file.parent / PEFT_SETTINGS
+    return [file, settings] if file.name == PEFT_FILE and settings.is_file() else [file]

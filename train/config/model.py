@@ -1,6 +1,7 @@
 """Configurations of trainable architectures; importing them loads no torch."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Literal
 
 from pydantic import Field, model_validator
@@ -78,6 +79,11 @@ class DiffusersConfig(Settings):
     subfolder: str = Field(
         "transformer",
         description="subfolder of the transformer in a pipeline; ignored where a local folder holds the model alone",
+    )
+    weights: Path | None = Field(
+        None,
+        description="weights in place of the folder's: a safetensors file or a folder of them, by the names of"
+        " diffusers or of the original repository (docs/finetune.md); null: the folder's",
     )
     patch: tuple[int, int, int] = Field(
         (1, 2, 2), description="latent frames, rows and columns per token; must match the model"

@@ -169,6 +169,16 @@ class TrainConfig(Settings):
         return self
 
     @model_validator(mode="after")
+    def _adapters_begin_once(self) -> "TrainConfig":
+        if self.lora is None or self.lora.start_from is None:
+            return self
+        if self.start_from is not None:
+            raise ValueError("start_from and lora.start_from both name adapters to begin with: leave one out")
+        if not isinstance(self.model, DiffusersConfig):
+            raise ValueError("lora.start_from is for published models: a run of ours begins with start_from")
+        return self
+
+    @model_validator(mode="after")
     def _cascades_are_samples_own(self) -> "TrainConfig":
         if self.parallel.schedule == "static":
             return self

@@ -8,6 +8,7 @@ from reelweave.train.checkpoint.names import folder_of
 from reelweave.train.checkpoint.saver import Checkpoints
 from reelweave.train.checkpoint.state import BaseWeights, FrozenPart, read_checkpoint_state
 from reelweave.train.config.run import TrainConfig
+from reelweave.train.distributed.first_rank import on_first
 from reelweave.train.distributed.world import World
 from reelweave.train.loop.denoiser import DenoiserTask
 from reelweave.train.loop.evaluation import HeldOutEvaluation
@@ -54,7 +55,10 @@ class Trainer(TrainingLoop[TrainConfig]):
         config = self._config
         if config.lora is not None:
             self._base = read_base(ranks.world, self._read_base)
-            config = config.model_copy(update={"lora": keep_base(config.lora, self._base)})
+            lora = keep_base(config.lora, self._base) or config.lora
+            if lora.start_from and on_first(ranks.world, lambda: latest(self._storage) is not None):
+                lora = lora.model_copy(update={"start_from": None})  # the checkpoint has what became of them
+            config = config.model_copy(update={"lora": lora})
         self._parts = read_parts(ranks.world, lambda: {**frozen_parts(config.modules), **self._read_other()})
         return DenoiserTask(
             config, ranks, self._stream, self._out, self._held_out, self._stored, self._validation

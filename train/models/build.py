@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Iterator
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -16,8 +17,11 @@ from reelweave.train.models.encoders.tokenizer import PatchTransform, Tokenizer
 from reelweave.train.models.mmdit import MMDiT
 from reelweave.train.models.published.families.registry import TRANSFORMERS
 from reelweave.train.models.published.folder import description, part_folder
+from reelweave.train.models.published.formats.layers import Layers, layers_of
+from reelweave.train.models.published.names.native import NativeNames
 from reelweave.train.models.published.shared import DiffusersDenoiser
 from reelweave.train.models.published.vae import DiffusersVAE
+from reelweave.train.models.published.weights import PublishedModel
 from reelweave.train.models.st_dit import STDiT
 from reelweave.train.objectives.first_frames import first_frame_channels
 
@@ -52,6 +56,22 @@ def build_denoiser(
 def _build_published(
     config: DiffusersConfig, channels: int, text_width: int, first_frames: FirstFramesConfig | None
 ) -> DiffusersDenoiser:
+    folder, family = _published_family(config)
+    return family(config, folder, channels, text_width, first_frames)
+
+
+def published_layers(config: DiffusersConfig) -> tuple[NativeNames | None, Layers]:
+    """Return the native names of a published model, if it has any, and its layers; reads no weights.
+
+    Raises:
+        UsageError: the model is missing or unsupported.
+    """
+    folder, family = _published_family(config)
+    with torch.random.fork_rng(devices=[]):
+        return family.names, layers_of(PublishedModel(config, folder, family.source).structure())
+
+
+def _published_family(config: DiffusersConfig) -> tuple[Path, type[DiffusersDenoiser]]:
     folder = part_folder(config.name, config.subfolder, "model.name")
     class_name = description(folder, "model.name").get("_class_name")
     family = TRANSFORMERS.get(str(class_name))
@@ -59,7 +79,7 @@ def _build_published(
         raise UsageError(
             f"model.name={config.name!r} is a {class_name}; supported are {', '.join(TRANSFORMERS)}"
         )
-    return family(config, folder, channels, text_width, first_frames)
+    return folder, family
 
 
 def initial_weights(model: nn.Module, drawn: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:

@@ -17,7 +17,7 @@ from reelweave.train.models.build import build_denoiser, build_tokenizer, initia
 from reelweave.train.models.encoders.stored import StoredEncoders, StoredLatents, StoredText
 from reelweave.train.models.encoders.text import TextEncoder, build_text_encoder
 from reelweave.train.models.encoders.tokenizer import Tokenizer
-from reelweave.train.models.lora import adapt, initial_adapters
+from reelweave.train.models.lora import adapt, initial_adapters, load_adapters, starting_adapters
 from reelweave.train.models.published.shared import DiffusersDenoiser
 from reelweave.train.objectives.build import build_objective
 
@@ -49,7 +49,7 @@ class Bundle(nn.Module):
         unread: bool = False,
     ) -> None:
         super().__init__()
-        self._unread = unread
+        self._unread, self._meta = unread, meta
         self._config, self._stored = config, stored or StoredEncoders()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.seed)
@@ -123,7 +123,12 @@ class Bundle(nn.Module):
         if config.checkpoint is not None:
             weights_of(config.checkpoint).load_(self.trained_weights())
         self.requires_grad_(False)
+        start = None
+        if config.start_from is not None and not self._meta:
+            start, self.dit.start_notes = starting_adapters(self.dit, config)
         adapt(self.dit, config)
+        if start is not None:
+            load_adapters(self.dit, start)
 
     def _initial_adapters(self) -> dict[str, torch.Tensor]:
         """Draw the adapters of a published model again, with the same numbers as construction."""
@@ -133,7 +138,13 @@ class Bundle(nn.Module):
             torch.set_rng_state(self._drawn)
             with torch.device("meta"):
                 twin = self._build()
-            return initial_adapters(twin, self._config.lora)
+            start = None
+            if self._config.lora.start_from is not None:
+                start, self.dit.start_notes = starting_adapters(twin, self._config.lora)
+            drawn = initial_adapters(twin, self._config.lora)
+        if start is None:
+            return drawn
+        return {name: start[name.removeprefix("model.").replace(".default.", ".")] for name in drawn}
 
     def _check_fit(self, config: ModulesConfig) -> None:
         """Check consistency between modules."""

@@ -41,6 +41,7 @@ class Denoiser(nn.Module):
         lora_targets: default layers for LoRA.
         joint_text: True if text is part of the sequence of self-attention, and blocks update it.
         adapted: True if only LoRA adapters are trained (`reelweave.train.models.lora`).
+        start_notes: lines about the file that adapters begin with (`lora.start_from`).
         unknown_targets: message that names the entries of ``lora.targets`` without a layer; empty: each has one.
         adapter_weights: number of their weights by the rows that they are applied to.
         condition_channels: number of channels that inputs have behind the noisy latents.
@@ -56,6 +57,7 @@ class Denoiser(nn.Module):
     lora_targets: ClassVar[tuple[str, ...]] = ("query", "key", "value", "out")
     joint_text: ClassVar[bool] = False
     adapted: bool = False
+    start_notes: Sequence[str] = ()
     unknown_targets: str = ""
     adapter_weights: Mapping[InputRows, int] = MappingProxyType({})
     condition_channels: int = 0

@@ -13,6 +13,8 @@ from torch import nn
 from reelweave.loader.errors import UsageError
 from reelweave.train.config.lora import LoraConfig
 from reelweave.train.models.denoiser import Denoiser, InputRows
+from reelweave.train.models.published.formats.adapters import read_adapters_file
+from reelweave.train.models.published.formats.layers import layers_of
 from reelweave.train.models.published.shared import DiffusersDenoiser
 
 _NAME = "default"
@@ -80,6 +82,49 @@ def load_adapters(denoiser: Denoiser, weights: dict[str, torch.Tensor]) -> None:
     """
     check_adapters(denoiser, weights)
     _peft().set_peft_model_state_dict(adapted_module(denoiser), weights, adapter_name=_NAME)
+
+
+def starting_adapters(denoiser: Denoiser, config: LoraConfig) -> tuple[dict[str, torch.Tensor], list[str]]:
+    """Return the adapters that a run begins with, named as in `adapter_weights`, and lines to say about them.
+
+    Matrices B are multiplied so that they act at ``lora.alpha`` as the file says.
+
+    Args:
+        denoiser: model without adapters.
+        config: configuration that names their file.
+
+    Raises:
+        UsageError: the file holds no adapters of this model, or others than those that are trained.
+    """
+    path = config.start_from
+    assert path is not None
+    if not isinstance(denoiser, DiffusersDenoiser):
+        raise UsageError("lora.start_from is for published models; lora.checkpoint names weights of ours")
+    layers = layers_of(denoiser.model)
+    read = read_adapters_file(path, layers, denoiser.names, "lora.start_from")
+    if read.rank != config.rank:
+        raise UsageError(
+            f"lora.start_from {path} has adapters of rank {read.rank}, and lora.rank is {config.rank}: set lora.rank to"
+            f" {read.rank}"
+        )
+    targets = config.targets or denoiser.lora_targets
+    if layers.selected(targets) != layers.selected(read.targets):
+        raise UsageError(
+            f"lora.start_from {path} adapts other layers than lora.targets {list(targets)}: set lora.targets to"
+            f" {list(read.targets)}"
+        )
+    lines = [f"lora.start_from: adapters begin as in {path}", *([read.note] if read.note else [])]
+    factor = read.alpha / config.alpha
+    if factor == 1:
+        return read.weights, lines
+    lines.append(
+        f"lora.start_from {path} says alpha {read.alpha:g}, and lora.alpha is {config.alpha:g}: its matrices B are"
+        f" multiplied by {factor:g}, so that they act as there"
+    )
+    scaled = {
+        name: weight * factor if ".lora_B." in name else weight for name, weight in read.weights.items()
+    }
+    return scaled, lines
 
 
 def check_adapters(denoiser: Denoiser, weights: dict[str, torch.Tensor]) -> None:

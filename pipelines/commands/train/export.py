@@ -1,7 +1,9 @@
-"""Write a checkpoint's weights as one safetensors file, or as a folder that diffusers reads.
+"""Write a checkpoint's weights as a folder that diffusers reads, or as one file by other tools' names.
 
-A file has the trained weights by our names; the model is not loaded. A folder has a published model, adapters alone, a
-tokenizer, or for a model of ours config.json and model.safetensors. Both appear whole or not at all.
+--format diffusers, the default, writes a folder: a published model, adapters alone, a tokenizer, or for a model of ours
+config.json and model.safetensors. --format native writes a file by the names of the original repository, which ComfyUI
+reads: adapters, or a whole model. --format kohya writes adapters as musubi-tuner does. Without --format, --out
+FILE.safetensors has the trained weights by our names, and the model is not loaded. All appear whole or not at all.
 """
 
 import argparse
@@ -30,6 +32,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="FILE.safetensors, local or on s3://, or a new local folder",
     )
     parser.add_argument(
+        "--format",
+        choices=("diffusers", "native", "kohya"),
+        help="names of the weights: diffusers (default, a folder), native (FILE.safetensors; original repository,"
+        " ComfyUI) or kohya (FILE.safetensors; adapters for musubi-tuner, ComfyUI)",
+    )
+    parser.add_argument(
         "--weights",
         choices=("ema", "model"),
         help="weights to export (default: ema if the run has it, else model)",
@@ -50,9 +58,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Export one checkpoint and print what was written."""
     config = storage_config(options)
-    if options.out.endswith(".safetensors"):
+    is_file = options.out.endswith(".safetensors")
+    if options.format == "diffusers" and is_file:
+        raise UsageError("--format diffusers writes a folder: leave .safetensors out of --out")
+    if options.format in ("native", "kohya"):
+        if not is_file:
+            raise UsageError(f"--format {options.format} writes one file: give --out FILE.safetensors")
+        exported = _native(options, config)
+    elif is_file:
         if options.merge:
-            raise UsageError("--merge makes a whole model: give --out a folder, not a .safetensors file")
+            raise UsageError(
+                "--merge makes a whole model: give --out a folder, or --format native for one .safetensors file"
+            )
         exported = _file(options, config)
         if exported.pop("adapters"):
             _say(
@@ -86,6 +103,20 @@ def _file(options: argparse.Namespace, config: StorageConfig) -> dict[str, Any]:
     exported = export(saved.storage, saved.folder, saved.state, saved.group, options.dtype, target, path)
     adapters = bool(saved.state.config.get("lora"))
     return {"step": saved.state.step, "weights": saved.group, "adapters": adapters, **exported._asdict()}
+
+
+def _native(options: argparse.Namespace, config: StorageConfig) -> dict[str, Any]:
+    """Write one file by native names."""
+    from reelweave.train.distributed.world import join
+    from reelweave.train.sampling.trained.load import load_trained
+    from reelweave.train.sampling.trained.native import export_native
+
+    target, path = _output(options.out, config)
+    with join("cpu") as world:
+        trained = load_trained(options.checkpoint, world.device, options.weights, config)
+        exported = export_native(trained, options.format, target, path, options.merge, options.dtype)
+    _say_rounding(trained.config, options)
+    return {"step": trained.step, "weights": trained.weights, "format": options.format, **exported._asdict()}
 
 
 def _output(out: str, config: StorageConfig) -> tuple[Storage, str]:
@@ -125,7 +156,7 @@ def _folder(options: argparse.Namespace, config: StorageConfig) -> dict[str, Any
 
 
 def _say_rounding(config: "TrainConfig", options: argparse.Namespace) -> None:
-    """Say where the scale of adapters is, or what merged weights are rounded to unasked."""
+    """Say where the scale of adapters is, or what merged weights are rounded to by default."""
     lora, narrow = config.lora, getattr(config.model, "dtype", "float32")
     if lora is None:
         return

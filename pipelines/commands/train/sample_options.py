@@ -51,7 +51,10 @@ def _add_models(parser: argparse.ArgumentParser) -> None:
         help="configuration of `reelweave train`, for the published model that it names, before any training",
     )
     parser.add_argument(
-        "--lora", type=Path, metavar="PATH", help="exported adapters, a folder or .safetensors, for --config"
+        "--lora",
+        type=Path,
+        metavar="PATH",
+        help="adapters of export or another tool, a folder or .safetensors, for --config",
     )
     parser.add_argument(
         "--checkpoint-2",

@@ -144,10 +144,10 @@ def test_diffusers_and_sampling_read_the_adapters(diffusers, wan, tmp_path, grou
     weights = load_file(tmp_path / "lora" / LORA_FILE)
     weights.popitem()
     save_file(weights, tmp_path / "less.safetensors", {"lora_adapter_metadata": described})
-    with pytest.raises(UsageError, match="adapters are of another model"):
+    with pytest.raises(UsageError, match=r"lacks matrices, 1 in all: blocks\.\d\.attn"):
         load_published(config, CPU, tmp_path / "less.safetensors")
-    save_file(weights, tmp_path / "bare.safetensors")
-    with pytest.raises(UsageError, match="does not say rank, alpha and layers"):
+    save_file({}, tmp_path / "bare.safetensors")
+    with pytest.raises(UsageError, match="holds no tensors"):
         load_published(config, CPU, tmp_path / "bare.safetensors")
 
 

@@ -47,6 +47,6 @@ def times_of(config: DiffusersConfig) -> tuple[float, float]:
 
 
 def other_expert(config: DiffusersConfig) -> DiffusersConfig:
-    """Return the configuration of the expert for the other side of the boundary."""
+    """Return the configuration of the expert for the other side of the boundary, with its published weights."""
     other = LOW_NOISE if config.subfolder == HIGH_NOISE else HIGH_NOISE
-    return config.model_copy(update={"subfolder": other})
+    return config.model_copy(update={"subfolder": other, "weights": None})

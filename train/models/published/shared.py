@@ -27,6 +27,7 @@ from reelweave.train.models.attention.positions import Window
 from reelweave.train.models.denoiser import Denoiser, InputRows
 from reelweave.train.models.dit import TokenLayout, tokens
 from reelweave.train.models.published.context_parallel import Placed, Rotation, in_a_row, select_positions
+from reelweave.train.models.published.names.native import NativeNames
 from reelweave.train.models.published.size import PublishedSize
 from reelweave.train.models.published.vae_base import PublishedVae
 from reelweave.train.models.published.weights import PublishedModel
@@ -59,6 +60,7 @@ class DiffusersDenoiser(Denoiser):
         rate: frames per second that its models were trained at; None: none is known, or see `frame_rate`.
         vae: VAE of its pipeline.
         sizes: published transformers by name, for plans without their files.
+        names: names of its weights in the original repository; None: none are known.
         model: the diffusers model.
         largest: maximum number of tokens along time, rows and columns.
     """
@@ -74,6 +76,7 @@ class DiffusersDenoiser(Denoiser):
     rate: ClassVar[float | None] = None
     vae: ClassVar[type[PublishedVae]]
     sizes: ClassVar[Mapping[str, PublishedSize]] = MappingProxyType({})
+    names: ClassVar[NativeNames | None] = None
 
     largest: tuple[float, float, float] = (math.inf, math.inf, math.inf)
 
@@ -87,7 +90,7 @@ class DiffusersDenoiser(Denoiser):
     ) -> None:
         super().__init__()
         self.config = config
-        self._published = PublishedModel(config, folder, self.source)
+        self._published = PublishedModel(config, folder, self.source, self.names)
         self.model: Any = self._published.structure()
         self.patch = self._patch()
         # Refuse what does not fit, before weights are read.
@@ -145,7 +148,7 @@ class DiffusersDenoiser(Denoiser):
             unread.append(
                 f"model.fused: {self.source} has no fused blocks and runs as diffusers has it; set it to false"
             )
-        return unread
+        return [*self.start_notes, *unread]
 
     def compare_text(self, text: TextConfig) -> list[str]:
         if isinstance(text, TransformersTextConfig) and text.padding == "text":

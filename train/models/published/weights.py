@@ -13,6 +13,8 @@ from safetensors import SafetensorError, safe_open
 from reelweave.loader.errors import UsageError, first_line
 from reelweave.train.config.model import DiffusersConfig
 from reelweave.train.models.published.folder import diffusers, part_sha256, read_json
+from reelweave.train.models.published.formats.whole import read_whole, weight_files
+from reelweave.train.models.published.names.native import NativeNames
 
 WEIGHTS = "diffusion_pytorch_model.safetensors"
 INDEX = f"{WEIGHTS}.index.json"
@@ -31,10 +33,14 @@ class PublishedModel:
         config: configuration of the model.
         folder: folder with config.json and weights in safetensors.
         source: class in diffusers.
+        names: native names of its family, for ``config.weights``; None: it has none.
     """
 
-    def __init__(self, config: DiffusersConfig, folder: Path, source: str) -> None:
+    def __init__(
+        self, config: DiffusersConfig, folder: Path, source: str, names: NativeNames | None = None
+    ) -> None:
         self._name, self._folder, self._source = config.name, folder, source
+        self._weights, self._names = config.weights, names
         self._dtype: torch.dtype = getattr(torch, config.dtype)
 
     def sha256(self) -> str:
@@ -96,6 +102,9 @@ class PublishedModel:
 
     def _read_stored(self, state: Mapping[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield the tensors of a state dict from the files."""
+        if self._weights is not None:
+            yield from self._read_given(state)
+            return
         missing, unused = set(state), set()
         with self._errors_in_words():
             for path in self._files():
@@ -116,8 +125,20 @@ class PublishedModel:
                 "%s: the model has no %s, which is left out", self._folder, ", ".join(sorted(unused))
             )
 
+    def _read_given(self, state: Mapping[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield the tensors of a state dict from the files of `model.weights`."""
+        files = self._files()
+        try:
+            yield from read_whole(files, state, self._names, f"model.weights={str(self._weights)!r}")
+        except (OSError, SafetensorError) as error:
+            raise UsageError(
+                f"model.weights={str(self._weights)!r} is no safetensors file: {first_line(error)}"
+            ) from error
+
     def _files(self) -> list[Path]:
-        """Return the files of weights, one or those that the index names."""
+        """Return the files of weights: those of `model.weights`, one, or those that the index names."""
+        if self._weights is not None:
+            return weight_files(self._weights, "model.weights")
         if not (self._folder / INDEX).is_file():
             return [self._folder / WEIGHTS]
         weight_map = read_json(self._folder / INDEX, "model.name").get("weight_map")

@@ -59,7 +59,7 @@ def with_experts(
         saved.load_(bundle.trained_weights())
         name = f"{name} + {saved.uri}"
     elif lora is not None:
-        adapters = read_adapters(lora, other_expert(model).subfolder)
+        adapters = read_adapters(lora, other_expert(model))
         config = config.model_copy(update={"lora": adapters.config})
         compare_base(lora, adapters, config.modules, world)
         bundle = _without_encoders(config.modules, trained.bundle)

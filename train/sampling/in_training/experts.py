@@ -62,7 +62,7 @@ def other_expert_on(
         )
         name = f" + {saved.uri}"
     elif lora is not None:
-        adapters = read_adapters(lora, other_expert(config.model).subfolder)
+        adapters = read_adapters(lora, other_expert(config.model))
         expert_config = expert_config.model_copy(update={"lora": adapters.config})
         compare_base(lora, adapters, expert_config.modules, ranks.world)
         name = f" + {lora}"

@@ -35,7 +35,7 @@ def base_weights(modules: ModulesConfig) -> BaseWeights | None:
     if isinstance(model, DiffusersConfig):
         folder = part_folder(model.name, model.subfolder, "model.name")
         source = str(description(folder, "model.name").get("_class_name"))
-        name = f"{model.name}, {model.subfolder}" if model.subfolder else model.name
+        name = ", ".join(str(part) for part in (model.name, model.subfolder, model.weights) if part)
         return BaseWeights(name=name, sha256=PublishedModel(model, folder, source).sha256())
     assert modules.lora.checkpoint is not None, "see `TrainConfig`"
     saved = weights_of(modules.lora.checkpoint)

@@ -19,8 +19,9 @@ from reelweave.train.config.model import DiffusersConfig
 from reelweave.train.models.bundle import Bundle
 from reelweave.train.models.lora import Rounding, adapter_weights, merge
 from reelweave.train.models.published.experts import ALL_TIMES
+from reelweave.train.models.published.formats.adapters import LORA_PREFIX, LORA_SETTINGS
 from reelweave.train.models.published.shared import DiffusersDenoiser
-from reelweave.train.sampling.trained.load import LORA_BASE, LORA_PART, LORA_PREFIX, Trained
+from reelweave.train.sampling.trained.load import LORA_BASE, LORA_PART, Trained
 
 
 def export(trained: Trained, out: Path, merged: bool = False, dtype: str | None = None) -> None:
@@ -44,14 +45,14 @@ def export(trained: Trained, out: Path, merged: bool = False, dtype: str | None 
             _adapters(trained, lora, aside / LORA_FILE, dtype)
         else:
             if lora:
-                merge(bundle.dit, _rounding(bundle, dtype) if dtype else None)
+                merge(bundle.dit, rounding(bundle, dtype) if dtype else None)
             _whole(bundle, trained, aside, dtype)
 
 
 def _adapters(trained: Trained, config: LoraConfig, path: Path, dtype: str | None) -> None:
     bundle, model = trained.bundle, trained.config.model
     weights = {
-        f"{LORA_PREFIX}.{name}": _round_weight(_scale_adapter(name, weight, config).detach(), dtype)
+        f"{LORA_PREFIX}.{name}": round_weight(scale_adapter(name, weight, config).detach(), dtype)
         .contiguous()
         .cpu()
         for name, weight in adapter_weights(bundle.dit).items()
@@ -65,41 +66,47 @@ def _adapters(trained: Trained, config: LoraConfig, path: Path, dtype: str | Non
     described = json.dumps(
         {f"{LORA_PREFIX}.{name}": value for name, value in settings.items()}, sort_keys=True
     )
-    metadata = {"lora_adapter_metadata": described}
-    if isinstance(model, DiffusersConfig) and bundle.dit.times != ALL_TIMES:
+    write_tensors(path, weights, {LORA_SETTINGS: described} | file_metadata(trained))
+
+
+def file_metadata(trained: Trained) -> dict[str, str]:
+    """Return what a file of adapters says of the weights that they are for, in any format."""
+    model, metadata = trained.config.model, {}
+    if isinstance(model, DiffusersConfig) and trained.bundle.dit.times != ALL_TIMES:
         metadata[LORA_PART] = model.subfolder
     if trained.base is not None:
         metadata[LORA_BASE] = trained.base.model_dump_json()
-    write_tensors(path, weights, metadata)
+    return metadata
 
 
-def _scale_adapter(name: str, weight: torch.Tensor, config: LoraConfig) -> torch.Tensor:
+def scale_adapter(name: str, weight: torch.Tensor, config: LoraConfig) -> torch.Tensor:
     """Return an adapter's matrix, B times alpha / rank: not every reader knows alpha from the metadata."""
     return weight * (config.alpha / config.rank) if ".lora_B." in name else weight
 
 
-def _round_weight(weight: torch.Tensor, dtype: str | None) -> torch.Tensor:
+def round_weight(weight: torch.Tensor, dtype: str | None) -> torch.Tensor:
+    """Return a weight in a dtype; None keeps its own."""
     return weight.to(getattr(torch, dtype)) if dtype and weight.is_floating_point() else weight
 
 
-def _rounding(bundle: Bundle, dtype: str | None) -> Rounding:
+def rounding(bundle: Bundle, dtype: str | None) -> Rounding:
     """Return the function that rounds a weight of the whole model by its name."""
     wide: set[str] = set()
     if isinstance(bundle.dit, DiffusersDenoiser):
         # diffusers loads these in float32, whatever it is asked for
         wide = set(bundle.dit.model._keep_in_fp32_modules or ())
-    return lambda name, weight: weight if wide & set(name.split(".")) else _round_weight(weight, dtype)
+    return lambda name, weight: weight if wide & set(name.split(".")) else round_weight(weight, dtype)
 
 
 def _whole(bundle: Bundle, trained: Trained, folder: Path, dtype: str | None) -> None:
-    rounding = _rounding(bundle, dtype)
+    rounded_by_name = rounding(bundle, dtype)
     if isinstance(bundle.dit, DiffusersDenoiser):
         model = bundle.dit.model
         for name, weight in model.named_parameters():
-            weight.data = rounding(name, weight.data)
+            weight.data = rounded_by_name(name, weight.data)
         model.save_pretrained(folder, safe_serialization=True)
         return
     weights: dict[str, torch.Tensor] = bundle.dit.state_dict()
-    rounded = {name: rounding(name, weight).contiguous() for name, weight in weights.items()}
+    rounded = {name: rounded_by_name(name, weight).contiguous() for name, weight in weights.items()}
     save_file(rounded, folder / "model.safetensors")
     (folder / "config.json").write_text(trained.config.model.model_dump_json(indent=1), encoding="utf-8")

@@ -10,7 +10,7 @@ from typing import Literal
 from reelweave.loader.errors import RunError, UsageError
 from reelweave.loader.storage.checksums import each_sha256
 from reelweave.train.checkpoint.state import FrozenPart
-from reelweave.train.config.lora import LoraConfig, adapters_file
+from reelweave.train.config.lora import LoraConfig, adapters_file, adapters_files
 from reelweave.train.config.model import DiffusersConfig, ModelConfig
 from reelweave.train.config.parts import ModulesConfig, TextConfig, TokenizerConfig
 from reelweave.train.config.text import PublishedTextConfig, TransformersTextConfig
@@ -72,7 +72,7 @@ def other_expert_part(
         return {}
     key = "train.model.other_expert"
     part = published_part(model.name, other_expert(model).subfolder, key)
-    adapters = {} if lora is None else _digests([file := adapters_file(lora)], str(file.parent), "")
+    adapters = {} if lora is None else _digests(adapters_files(lora), str(adapters_file(lora).parent), "")
     return {key: FrozenPart(name=model.name, files=part.files | adapters)}
 
 

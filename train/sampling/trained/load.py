@@ -1,8 +1,6 @@
 """Model of a checkpoint or a published one, ready to sample."""
 
-import json
 import logging
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +8,6 @@ from typing import NamedTuple
 
 import torch
 from pydantic import ValidationError
-from safetensors import SafetensorError, safe_open
 
 from reelweave.loader.errors import UsageError, first_line
 from reelweave.loader.storage import StorageConfig
@@ -22,22 +19,21 @@ from reelweave.train.config.parts import ModulesConfig
 from reelweave.train.config.run import TrainConfig
 from reelweave.train.distributed.first_rank import on_first
 from reelweave.train.distributed.world import ALONE, World
+from reelweave.train.models.build import published_layers
 from reelweave.train.models.bundle import Bundle
 from reelweave.train.models.denoiser import Denoiser
 from reelweave.train.models.lora import load_adapters
 from reelweave.train.models.published.expert_pair import Experts
+from reelweave.train.models.published.formats.adapters import read_adapters_file
 from reelweave.train.parallel.mesh import Ranks
 from reelweave.train.sampling.trained.base import base_weights, check_base, keep_base
 from reelweave.train.sampling.trained.frozen_parts import check_parts, frozen_parts
-from reelweave.train.sampling.trained.peft_scale import refused_setting, rescale_adapters
 from reelweave.train.sampling.trained.published import compare_with_published
 
-LORA_PREFIX = "transformer"
-"""Prefix of adapter names in that file, as diffusers has it for all transformers of a pipeline."""
 LORA_PART = "reelweave_subfolder"
-"""Metadata of that file: subfolder of the expert that adapters were trained on, where there are two."""
+"""Metadata of adapters: subfolder of the expert that they were trained on, where there are two."""
 LORA_BASE = "reelweave_base"
-"""Metadata of that file: base weights that adapters were trained on, JSON with name and sha256."""
+"""Metadata of adapters: base weights that they were trained on, JSON with name and sha256."""
 
 
 _log = logging.getLogger(__name__)
@@ -142,7 +138,10 @@ def trained_weights(
         raise UsageError(
             f"{saved.uri} describes a model that this version does not know: {first_line(error)}"
         ) from error
-    config = config.model_copy(update={"lora": keep_base(config.lora, saved.state.base)})
+    lora = keep_base(config.lora, saved.state.base)
+    if lora is not None:
+        lora = lora.model_copy(update={"start_from": None})  # what was trained since is in the checkpoint
+    config = config.model_copy(update={"lora": lora})
 
     def compare() -> None:
         check_base(saved.uri, saved.state.base, base_weights(config.modules))
@@ -159,11 +158,13 @@ class Adapters(NamedTuple):
         config: their rank, scale and layers.
         weights: their matrices by name, as in `load_adapters`.
         base: weights that they were trained on; None: the file does not say.
+        note: what the file leaves open and convention decides; empty: nothing.
     """
 
     config: LoraConfig
     weights: dict[str, torch.Tensor]
     base: BaseWeights | None
+    note: str
 
 
 def load_published(
@@ -201,14 +202,14 @@ def find_published(
         )
     if lora is None:
         return config.model.name, config.model_copy(update={"lora": None}), None
-    name, adapters = config.model.name, read_adapters(lora, config.model.subfolder)
+    name, adapters = config.model.name, read_adapters(lora, config.model)
     config = config.model_copy(update={"lora": adapters.config})
     compare_base(lora, adapters, config.modules, world)
     return f"{name} + {lora}", config, adapters.weights
 
 
 def compare_base(path: Path, adapters: Adapters, modules: ModulesConfig, world: World | None) -> None:
-    """Warn where adapters of a file meet other base weights than they were trained on; a collective.
+    """Warn of what a file of adapters leaves open, and of other base weights than theirs; a collective.
 
     Args:
         path: the file.
@@ -216,13 +217,15 @@ def compare_base(path: Path, adapters: Adapters, modules: ModulesConfig, world: 
         modules: the model that they are given for, with adapters.
         world: ranks, as in `load_trained`.
     """
-    if adapters.base is None:
-        return
     base = adapters.base
+    if base is None and not adapters.note:
+        return
 
     def compare() -> None:
-        now = base_weights(modules)
-        if now is not None and now.sha256 != base.sha256:
+        if adapters.note:
+            _log.warning("%s", adapters.note)
+        now = None if base is None else base_weights(modules)
+        if base is not None and now is not None and now.sha256 != base.sha256:
             _log.warning(
                 "--lora %s: its adapters were trained on %s; the base weights are %s here, and other weights",
                 path,
@@ -233,50 +236,29 @@ def compare_base(path: Path, adapters: Adapters, modules: ModulesConfig, world: 
     on_first(world or ALONE, compare)
 
 
-def read_adapters(path: Path, subfolder: str) -> Adapters:
-    """Read adapters and their settings.
+def read_adapters(path: Path, model: DiffusersConfig) -> Adapters:
+    """Read adapters of any tool and their settings.
 
     Args:
         path: folder or file.
-        subfolder: subfolder of the transformer that they are for.
+        model: transformer that they are for.
 
     Raises:
-        UsageError: the file holds no adapters, does not describe them, or says that they are of another transformer.
+        UsageError: the file holds no adapters of its layers, or says that they are of another transformer.
     """
-    file = adapters_file(path)
-    try:
-        with safe_open(file, "pt") as opened:
-            weights = {
-                name.removeprefix(f"{LORA_PREFIX}."): opened.get_tensor(name)
-                for name in opened.keys()  # noqa: SIM118 - no mapping
-            }
-            metadata = opened.metadata() or {}
-        # Rank, alpha and layers stand in the file's metadata, as peft writes them.
-        saved_settings = json.loads(metadata.get("lora_adapter_metadata", "{}"))
-        settings = {name.removeprefix(f"{LORA_PREFIX}."): value for name, value in saved_settings.items()}
-        lora_settings = {
-            "rank": settings["r"],
-            "alpha": settings["lora_alpha"],
-            "targets": settings["target_modules"],
-        }
-        adapters = LoraConfig.model_validate(lora_settings)
-        if (name := refused_setting(settings)) is not None:
-            raise UsageError(
-                f"--lora {file} has {name}={settings[name]!r}, which adapters here have not: merge it first"
-            )
-        weights = rescale_adapters(weights, settings)
-        base = BaseWeights.model_validate_json(metadata[LORA_BASE]) if LORA_BASE in metadata else None
-    except (OSError, SafetensorError) as error:
-        raise UsageError(f"--lora {file} is no safetensors file: {first_line(error)}") from error
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError, re.error) as error:
-        raise UsageError(
-            f"--lora {file} does not say rank, alpha and layers of its adapters (lora_adapter_metadata), or its"
-            f" {LORA_BASE} is damaged"
-        ) from error
+    names, layers = published_layers(model)
+    file, read = adapters_file(path), read_adapters_file(path, layers, names, "--lora")
+    metadata, subfolder = read.metadata, model.subfolder
     # Adapters of one of Wan's experts would fit the other, too, and spoil it.
     if (part := metadata.get(LORA_PART, subfolder)) != subfolder:
         raise UsageError(
             f"the adapters of {file} were trained on {part}, and are given for {subfolder}: of two experts, --lora is"
             " for the one that model.subfolder names, and --lora-2 for the other"
         )
-    return Adapters(adapters, weights, base)
+    try:
+        base = BaseWeights.model_validate_json(metadata[LORA_BASE]) if LORA_BASE in metadata else None
+    except ValueError as error:
+        raise UsageError(f"--lora {file}: its {LORA_BASE} is damaged") from error
+    return Adapters(
+        LoraConfig(rank=read.rank, alpha=read.alpha, targets=read.targets), read.weights, base, read.note
+    )

@@ -16,6 +16,7 @@ from reelweave.train.models.published.context_parallel import Rotation, SelfAtte
 from reelweave.train.models.published.experts import times_of
 from reelweave.train.models.published.families.wan_vae import WanVae
 from reelweave.train.models.published.folder import PIPELINE, pipeline_description
+from reelweave.train.models.published.names.wan import WAN_NAMES
 from reelweave.train.models.published.shared import DiffusersDenoiser
 from reelweave.train.models.published.size import PublishedSize
 from reelweave.train.objectives.first_frames import first_frame_channels, picture_condition
@@ -53,6 +54,7 @@ class Wan(DiffusersDenoiser):
     keys = frozenset({"boundary", "text_tokens"})
     vae = WanVae
     sizes = _SIZES
+    names = WAN_NAMES
 
     @classmethod
     def frame_rate(cls, config: DiffusersConfig, described: Mapping[str, Any]) -> float:

@@ -1,0 +1,165 @@
+"""Native names: what an export holds for other tools, and what comes back in."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+
+from reelweave.loader.errors import UsageError
+from reelweave.train.models.bundle import Bundle
+from reelweave.train.models.lora import adapter_weights
+from reelweave.train.models.published.shared import DiffusersDenoiser
+from reelweave.train.sampling.trained.export import export
+from reelweave.train.sampling.trained.load import load_published
+from tests.thorough import thorough
+from tests.train.models.published.formats import tools
+
+CPU = torch.device("cpu")
+VARIANTS = ["wan"]
+EVERYWHERE = {
+    "wan": ["to_q", "to_k", "to_v", "to_out.0", "net.0.proj", "net.2", "proj_out", "time_proj", "linear_1"]
+}
+"""Layers of all kinds, beside those of attention."""
+
+
+@pytest.fixture(scope="module", params=VARIANTS)
+def whole(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("whole")
+    return folder, tools.drawn_model(folder, request.param)
+
+
+@pytest.fixture(scope="module", params=VARIANTS)
+def adapted(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("adapted")
+    return folder, request.param, tools.drawn_model(folder, request.param, {})
+
+
+def test_a_whole_model_is_found_by_diffusers_reader_of_the_original(whole, tmp_path):
+    folder, trained = whole
+    weights = tools.read(tools.exported(trained, tmp_path / "w.safetensors"))
+    model = tools.whole_by_diffusers(trained.bundle.dit.source, weights, folder)
+    state = trained.bundle.dit.model.state_dict()
+    assert all(torch.equal(weight, state[name]) for name, weight in model.state_dict().items())
+
+
+def test_native_weights_come_in_as_they_went_out(whole, tmp_path):
+    _, trained = whole
+    tools.exported(trained, tmp_path / "w.safetensors")
+    config = trained.config.model.model_copy(update={"weights": tmp_path / "w.safetensors"})
+    modules = trained.config.modules._replace(model=config)
+    back = Bundle(modules).dit
+    state = trained.bundle.dit.model.state_dict()
+    assert isinstance(back, DiffusersDenoiser)
+    assert all(torch.equal(weight, state[name]) for name, weight in back.model.state_dict().items())
+    by_part = dict(Bundle(modules, meta=True).initial_weights())  # as the shards of ranks
+    assert all(torch.equal(by_part[f"model.{name}"], weight) for name, weight in state.items())
+
+
+@pytest.mark.parametrize("form", ["native", "kohya"])
+@pytest.mark.parametrize("targets", ["attention", "everywhere"])
+def test_adapters_act_in_comfyui_as_here(adapted, tmp_path, form, targets):
+    _, variant, trained = adapted
+    if targets == "everywhere":
+        trained = tools.drawn_model(tmp_path / "model", variant, {"targets": EVERYWHERE[variant]})
+    plain = tools.drawn_model(tmp_path / "plain", variant)
+    base = trained.bundle.dit.model
+    plain.bundle.dit.model.load_state_dict(
+        {name.replace(".base_layer", ""): w for name, w in base.state_dict().items() if ".lora_" not in name}
+    )
+    native = tools.read(tools.exported(plain, tmp_path / "base.safetensors"))
+    adapters = tools.read(tools.exported(trained, tmp_path / "lora.safetensors", form))
+    merged = tools.applied_as_comfyui(native, adapters)
+    model = tools.whole_by_diffusers(trained.bundle.dit.source, merged, tmp_path / "plain")
+    found, expected = tools.prediction_of(trained, model), tools.prediction(trained.bundle.dit)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4 * float(expected.abs().max()))
+    assert (tools.prediction(plain.bundle.dit) - expected).abs().max() > 1e-2 * expected.abs().max()
+
+
+@pytest.mark.parametrize("form", ["native", "kohya", "diffusers"])
+def test_adapters_come_back_to_the_bit(adapted, tmp_path, form, caplog):
+    _, _, trained = adapted
+    if form == "diffusers":
+        export(trained, tmp_path / "out")
+        file = tmp_path / "out"
+    else:
+        file = tools.exported(trained, tmp_path / "lora.safetensors", form)
+    back = load_published(trained.config, CPU, file)
+    assert "alpha" not in caplog.text
+    scale = tools.ALPHA / tools.RANK
+    for name, weight in adapter_weights(trained.bundle.dit).items():
+        expected = weight * scale if ".lora_B." in name else weight
+        assert torch.equal(adapter_weights(back.bundle.dit)[name], expected), name
+    if form != "diffusers":
+        again = tools.exported(back, tmp_path / "again.safetensors", form)
+        assert all(torch.equal(w, tools.read(file)[name]) for name, w in tools.read(again).items())
+
+
+def test_a_merged_model_is_native_too(adapted, tmp_path):
+    _, variant, _ = adapted
+    trained = tools.drawn_model(tmp_path / "model", variant, {})
+    expected = tools.prediction(trained.bundle.dit)
+    weights = tools.read(tools.exported(trained, tmp_path / "w.safetensors", merged=True))
+    model = tools.whole_by_diffusers(trained.bundle.dit.source, weights, tmp_path / "model")
+    found = tools.prediction_of(trained, model)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4 * float(expected.abs().max()))
+
+
+def test_diffusers_loads_native_adapters_of_wan(diffusers, tmp_path):
+    """Those of attention and MLP; its reader of kohya's files wants all layers of each block."""
+    targets = ["to_q", "to_k", "to_v", "to_out.0", "net.0.proj", "net.2"]
+    trained = tools.drawn_model(tmp_path / "model", "wan", {"targets": targets})
+    expected = tools.prediction(trained.bundle.dit)
+    for form in ("native", "kohya"):
+        file = tools.exported(trained, tmp_path / f"{form}.safetensors", form)
+        model = diffusers.WanTransformer3DModel.from_pretrained(tmp_path / "model" / "transformer")
+        pipe = diffusers.WanPipeline(None, None, None, None, transformer=model)
+        pipe.load_lora_weights(file)
+        pipe.fuse_lora(components=["transformer"])
+        pipe.unload_lora_weights()
+        found = tools.prediction_of(trained, model)
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4 * float(expected.abs().max()))
+
+
+def exported_again(variant: str, folder: str, out: str, form: str, whole: bool) -> None:
+    tools.exported(tools.drawn_model(Path(folder), variant, None if whole else {}), Path(out), form)
+
+
+@thorough
+def test_processes_write_the_same_bytes(tmp_path):
+    forms = [("native", True), ("native", False), ("kohya", False)]
+    model, written = str(tmp_path / "model"), []
+    for seed in ("1", "2"):
+        outs = [str(tmp_path / f"{seed}{form}{whole}.safetensors") for form, whole in forms]
+        calls = [f"exported_again{('wan', model, out, *form)}" for out, form in zip(outs, forms, strict=True)]
+        code = (
+            f"from tests.train.models.published.formats.test_native import exported_again; {'; '.join(calls)}"
+        )
+        subprocess.run([sys.executable, "-c", code], check=True, env=os.environ | {"PYTHONHASHSEED": seed})
+        written.append([Path(out).read_bytes() for out in outs])
+    assert written[0] == written[1]
+
+
+def test_an_export_twice_is_the_same_bytes_and_says_its_scale(adapted, tmp_path):
+    _, _, trained = adapted
+    for form in ("native", "kohya"):
+        first = tools.exported(trained, tmp_path / f"1{form}.safetensors", form)
+        second = tools.exported(trained, tmp_path / f"2{form}.safetensors", form)
+        assert first.read_bytes() == second.read_bytes()
+    with safe_open(tmp_path / "1kohya.safetensors", "pt") as file:
+        assert file.metadata()["reelweave_rank"] == str(tools.RANK)
+    weights = tools.read(tmp_path / "1kohya.safetensors")
+    for name, weight in weights.items():
+        if name.endswith(".alpha"):
+            assert weight.item() == len(weights[name.replace(".alpha", ".lora_down.weight")])
+
+
+def test_a_model_without_native_names_is_refused_in_words(adapted, whole, tmp_path):
+    _, trained = whole
+    with pytest.raises(UsageError, match="--format kohya has names for adapters alone"):
+        tools.exported(trained, tmp_path / "w.safetensors", "kohya")
+    with pytest.raises(UsageError, match="has no adapters to merge"):
+        tools.exported(trained, tmp_path / "w.safetensors", merged=True)

@@ -1,0 +1,287 @@
+"""LoRA files of other tools: by the names of diffusers, PEFT, original repositories, ComfyUI and kohya.
+
+LAYER.lora_A.weight, LAYER.lora_B.weight, LAYER.alpha                 diffusers, PEFT, ComfyUI, DiffSynth
+lora_unet_LAYER.lora_down.weight, .lora_up.weight, .alpha             kohya, musubi-tuner; LAYER with _ for dots
+"""
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from reelweave.loader.errors import UsageError, first_line
+from reelweave.train.config.lora import PEFT_FILE, PEFT_SETTINGS, adapters_file
+from reelweave.train.models.published.folder import read_json
+from reelweave.train.models.published.formats.fused import separate_adapters
+from reelweave.train.models.published.formats.layers import Layers
+from reelweave.train.models.published.formats.peft_scale import refused_setting, rescale_adapters
+from reelweave.train.models.published.formats.whole import check_no_pickle
+from reelweave.train.models.published.names.families import NAMES
+from reelweave.train.models.published.names.native import Held, NativeNames, listed
+
+LORA_PREFIX = "transformer"
+"""Prefix of adapter names in files of diffusers, as it has it for all transformers of a pipeline."""
+LORA_SETTINGS = "lora_adapter_metadata"
+"""Metadata of files of diffusers: settings of PEFT, JSON."""
+LORA_RANK = "reelweave_rank"
+"""Metadata of native files: rank before adapters of several layers became one."""
+
+_TENSOR = re.compile(r"(.+)\.(?:lora_?(A|B|down|up)(?:\.[^.]+)?\.weight|(alpha))")
+_PREFIXES = (
+    "base_model.model.",
+    f"{LORA_PREFIX}.",
+    "diffusion_model.",
+    "model.diffusion_model.",
+    "pipe.dit.",
+)
+_KOHYA = ("lora_unet__", "lora_unet_", "lora_transformer_")
+_FOREIGN = {
+    r"dora_scale|magnitude_vector": "DoRA",
+    r"\.lokr_": "LoKr",
+    r"\.hada_": "LoHa",
+    r"\.oft_": "OFT",
+    r"\.lora_mid|\.lora_?[AB]?.*\.bias$": "adapters with more than two matrices",
+    r"\.diff(_b)?$|\.set_weight$|\.(w|b)_norm$": "differences of whole weights",
+    r"^(lora_te|text_encoder)": "adapters of a text encoder",
+}
+_CHOOSING = ("exclude_modules", "layers_to_transform", "layers_pattern", "target_parameters")
+"""Settings of PEFT that choose among the layers of ``target_modules``."""
+_SIDES = {"A": "A", "down": "A", "B": "B", "up": "B"}
+
+
+class AdaptersFile(NamedTuple):
+    """Adapters of a file, by the names of diffusers.
+
+    Attributes:
+        rank: rank of each.
+        alpha: they act at alpha / rank.
+        targets: ends of the names of their layers, and of no others.
+        weights: matrices, named LAYER.lora_A.weight and LAYER.lora_B.weight.
+        metadata: metadata of the file.
+        note: what the file leaves open and convention decides; empty: nothing.
+    """
+
+    rank: int
+    alpha: float
+    targets: tuple[str, ...]
+    weights: dict[str, torch.Tensor]
+    metadata: Mapping[str, str]
+    note: str
+
+
+class _Adapter(NamedTuple):
+    A_RI: torch.Tensor
+    B_OR: torch.Tensor
+    alpha: float | None
+
+
+def read_adapters_file(path: Path, layers: Layers, names: NativeNames | None, key: str) -> AdaptersFile:
+    """Read the adapters of a model from a file of any tool.
+
+    Args:
+        path: file, or its folder.
+        layers: linear layers of the model.
+        names: native names of its family; None: those of diffusers alone are known.
+        key: option or configuration key, for errors.
+
+    Raises:
+        UsageError: the file holds something else, or adapters of other layers; the message names what was found.
+    """
+    file = adapters_file(path)
+    key = f"{key} {file}"
+    check_no_pickle(file, key)
+    try:
+        tensors, metadata, settings = _read_file(file)
+        return _adapters(tensors, metadata, settings, layers, names, key)
+    except (OSError, SafetensorError) as error:
+        raise UsageError(f"{key} is no safetensors file: {first_line(error)}") from error
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError, RuntimeError, re.error) as error:
+        raise UsageError(f"{key} does not say rank and alpha of its adapters: {first_line(error)}") from error
+
+
+def _read_file(file: Path) -> tuple[dict[str, torch.Tensor], Mapping[str, str], dict[str, Any]]:
+    """Return tensors, metadata and settings of PEFT, from the metadata or from the file beside it."""
+    with safe_open(file, "pt") as opened:
+        tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 - no mapping
+        metadata = opened.metadata() or {}
+    if file.name == PEFT_FILE:
+        return tensors, metadata, read_json(file.parent / PEFT_SETTINGS, f"{file}")
+    saved = json.loads(metadata.get(LORA_SETTINGS, "{}"))
+    return tensors, metadata, {name.removeprefix(f"{LORA_PREFIX}."): value for name, value in saved.items()}
+
+
+def _adapters(
+    tensors: Mapping[str, torch.Tensor],
+    metadata: Mapping[str, str],
+    settings: Mapping[str, Any],
+    layers: Layers,
+    names: NativeNames | None,
+    key: str,
+) -> AdaptersFile:
+    if (name := refused_setting(settings)) is not None:
+        raise UsageError(f"{key} has {name}={settings[name]!r}, which adapters here have not: merge it first")
+    stored = _pairs(tensors, _held_layers(layers, names), key, names)
+    separate = _separate(stored, layers, int(metadata.get(LORA_RANK, 0)), key)
+    rank = _common_rank(separate, key)
+    weights = {
+        f"{layer}.lora_{side}.weight": matrix
+        for layer, adapter in separate.items()
+        for side, matrix in (("A", adapter.A_RI), ("B", adapter.B_OR))
+    }
+    # Their scale: stated by tensors or by settings, else by convention.
+    alphas = {layer: adapter.alpha for layer, adapter in separate.items() if adapter.alpha is not None}
+    alpha, note = float(rank), ""
+    if settings:
+        if alphas:
+            raise UsageError(
+                f"{key} states alpha twice, in its tensors and in settings of PEFT: remove one of them"
+            )
+        if int(settings["r"]) != rank:
+            raise UsageError(f"{key} says rank {settings['r']}, and its matrices have rank {rank}")
+        alpha, weights = float(settings["lora_alpha"]), rescale_adapters(weights, settings)
+    elif alphas:
+        if lacking := separate.keys() - alphas.keys():
+            raise UsageError(f"{key} has alpha for some layers and none for {listed(lacking)}")
+        if wrong := [layer for layer, each in alphas.items() if not (math.isfinite(each) and each > 0)]:
+            raise UsageError(f"{key} has an alpha that is no positive number: {listed(wrong)}")
+        alpha = next(iter(alphas.values()))
+        for layer, other in alphas.items():
+            if other != alpha:
+                weights[f"{layer}.lora_B.weight"] = weights[f"{layer}.lora_B.weight"] * (other / alpha)
+    else:
+        note = f"{key} states no alpha: taken is alpha {rank}, its rank, as diffusers, ComfyUI and musubi-tuner do"
+    targets = _targets(set(separate), layers, settings, key)
+    return AdaptersFile(rank, alpha, targets, weights, metadata, note)
+
+
+def _held_layers(layers: Layers, names: NativeNames | None) -> dict[str, Held]:
+    """Return what each name of a layer means, in diffusers, natively and in kohya's form of both."""
+    held = [Held(name, (name,), ((0, 0),)) for name in layers.sizes]
+    if names is not None:
+        held = [*names.hold(layers.sizes), *held]
+    known = {each.native: each for each in held}
+    return {name.replace(".", "_"): each for name, each in known.items()} | known
+
+
+def _pairs(
+    tensors: Mapping[str, torch.Tensor], held: Mapping[str, Held], key: str, names: NativeNames | None
+) -> dict[Held, _Adapter]:
+    """Return the matrices and alphas of a file by what their layer holds."""
+    found: dict[Held, dict[str, torch.Tensor]] = {}
+    unknown = []
+    for name, tensor in tensors.items():
+        match = _TENSOR.fullmatch(name)
+        layer = held.get(_layer(match[1])) if match else None
+        if match is None or layer is None:
+            unknown.append(name)
+            continue
+        side = "alpha" if match[3] else _SIDES[match[2]]
+        if side in found.setdefault(layer, {}):
+            raise UsageError(f"{key} has two matrices {side} for {layer.native}: keep one")
+        found[layer][side] = tensor
+    if unknown or not found:
+        raise _unknown_names(unknown, len(tensors), key, names)
+    lacking = [
+        f"{layer.native}.lora_{side}" for layer, sides in found.items() for side in "AB" if side not in sides
+    ]
+    if lacking:
+        raise UsageError(f"{key} lacks matrices, {len(lacking):,} in all: {listed(lacking)}")
+    return {
+        layer: _Adapter(sides["A"], sides["B"], float(sides["alpha"]) if "alpha" in sides else None)
+        for layer, sides in found.items()
+    }
+
+
+def _layer(name: str) -> str:
+    """Return the name of a layer without what tools put before it."""
+    for prefix in (*_KOHYA, *_PREFIXES):
+        if name.startswith(prefix):
+            return name.removeprefix(prefix)
+    return name
+
+
+def _unknown_names(unknown: list[str], total: int, key: str, names: NativeNames | None) -> UsageError:
+    """Return the error for names that are no adapters of a model's layers."""
+    if not total:
+        return UsageError(f"{key} holds no tensors")
+    for pattern, kind in _FOREIGN.items():
+        if named := [name for name in unknown if re.search(pattern, name)]:
+            return UsageError(
+                f"{key} holds {kind} in {len(named):,} of its {total:,} tensors ({listed(named)}): LoRA alone is read,"
+                " a product of two matrices per layer; merge it into the weights where it was trained"
+            )
+    mine = f" of {names.family}" if names else ""
+    for other in NAMES:
+        if other is not names and other.known(map(_layer, unknown)) > len(unknown) / 2:
+            return UsageError(
+                f"{key} holds adapters of {other.family} ({listed(unknown)}), and the model is another"
+            )
+    return UsageError(
+        f"{key}: {len(unknown):,} of its {total:,} tensors are no adapters of layers{mine} in this model:"
+        f" {listed(unknown)}"
+    )
+
+
+def _separate(stored: Mapping[Held, _Adapter], layers: Layers, rank: int, key: str) -> dict[str, _Adapter]:
+    """Return adapters by layer of diffusers; `rank`: that before adapters became one; 0: unknown."""
+    wrong = [
+        f"{layer.native} (A {list(adapter.A_RI.shape)}, B {list(adapter.B_OR.shape)}, for a layer of"
+        f" {list(_size(layer, layers))})"
+        for layer, adapter in stored.items()
+        if not _fits(adapter, _size(layer, layers))
+    ]
+    if wrong:
+        raise UsageError(
+            f"{key} has matrices of other shapes than the model for {len(wrong):,} layers: {listed(wrong)}"
+        )
+    rank = rank or min(len(adapter.A_RI) for adapter in stored.values())
+    found: dict[str, _Adapter] = {}
+    for layer, (A_RI, B_OR, alpha) in stored.items():
+        rows = [layers.sizes[source][0] for source in layer.sources]
+        for source, (A, B) in separate_adapters(layer, A_RI, B_OR, rows, rank).items():
+            if source in found:
+                raise UsageError(f"{key} adapts {source} twice, by two of its names: keep one")
+            scale = None if alpha is None else alpha * len(A) / len(A_RI)
+            found[source] = _Adapter(A, B, scale)
+    return found
+
+
+def _size(layer: Held, layers: Layers) -> tuple[int, int]:
+    return sum(layers.sizes[source][0] for source in layer.sources), layers.sizes[layer.sources[0]][1]
+
+
+def _fits(adapter: _Adapter, size: tuple[int, int]) -> bool:
+    A_RI, B_OR, _ = adapter
+    outputs, inputs = size
+    if A_RI.dim() != 2 or B_OR.dim() != 2 or not A_RI.is_floating_point():
+        return False
+    return A_RI.shape[1] == inputs and B_OR.shape == (outputs, len(A_RI)) and len(A_RI) > 0
+
+
+def _common_rank(adapters: Mapping[str, _Adapter], key: str) -> int:
+    by_rank: dict[int, list[str]] = {}
+    for layer, adapter in adapters.items():
+        by_rank.setdefault(len(adapter.A_RI), []).append(layer)
+    if len(by_rank) > 1:
+        parts = ", ".join(
+            f"{rank} ({layers[0]}, {len(layers):,} in all)" for rank, layers in sorted(by_rank.items())
+        )
+        raise UsageError(f"{key} has adapters of several ranks, and lora.rank is one number: {parts}")
+    return next(iter(by_rank))
+
+
+def _targets(adapted: set[str], layers: Layers, settings: Mapping[str, Any], key: str) -> tuple[str, ...]:
+    """Return the file's own targets if it states a list of them, or new ones."""
+    stated = settings.get("target_modules")
+    if not isinstance(stated, list) or any(settings.get(name) for name in _CHOOSING):
+        return layers.targets(adapted)
+    targets = tuple(map(str, stated))
+    chosen = layers.selected(targets)
+    if lacking := chosen - adapted:
+        raise UsageError(f"{key} lacks adapters of layers that its target_modules name: {listed(lacking)}")
+    return targets if chosen == adapted else layers.targets(adapted)

@@ -1,0 +1,134 @@
+"""Export of a checkpoint by native names: one safetensors file of adapters or of a whole transformer."""
+
+from collections.abc import Mapping
+from typing import Literal, NamedTuple
+
+import torch
+
+from reelweave.loader.errors import UsageError
+from reelweave.loader.storage import Storage
+from reelweave.train.checkpoint.files import file_of_tensors
+from reelweave.train.config.lora import LoraConfig
+from reelweave.train.models.lora import adapter_weights, merge
+from reelweave.train.models.published.formats.adapters import LORA_RANK
+from reelweave.train.models.published.formats.fused import join_adapters
+from reelweave.train.models.published.formats.layers import layers_of
+from reelweave.train.models.published.formats.whole import native_weights
+from reelweave.train.models.published.names.native import NativeNames
+from reelweave.train.models.published.shared import DiffusersDenoiser
+from reelweave.train.sampling.trained.export import file_metadata, round_weight, rounding, scale_adapter
+from reelweave.train.sampling.trained.load import Trained
+
+NativeFormat = Literal["native", "kohya"]
+
+
+class NativeExport(NamedTuple):
+    """Contents of a file by native names.
+
+    Attributes:
+        tensors: number of tensors.
+        parameters: number of elements in all tensors.
+        merged: adapters are in the weights.
+    """
+
+    tensors: int
+    parameters: int
+    merged: bool
+
+
+def export_native(
+    trained: Trained,
+    form: NativeFormat,
+    target: Storage,
+    path: str,
+    merged: bool = False,
+    dtype: str | None = None,
+) -> NativeExport:
+    """Write adapters, or the whole transformer, by the names of its original repository; the same bytes each time.
+
+    Args:
+        trained: model of a checkpoint; with ``merged``, loses its adapters.
+        form: names of the original repository, or kohya's of its layers, which are for adapters alone.
+        target: storage to write to.
+        path: path of the file there.
+        merged: merge adapters into their layers and write the whole model.
+        dtype: dtype that floating-point weights are rounded to at last; None: keep theirs.
+
+    Raises:
+        UsageError: the model has no native names, the format cannot hold it, or there are no adapters to merge.
+    """
+    (dit, names), lora = _named_model(trained), trained.config.lora
+    if merged and lora is None:
+        raise UsageError(f"{trained.checkpoint} has no adapters to merge; export it as it is")
+    whole = merged or lora is None
+    if whole and form == "kohya":
+        raise UsageError(
+            f"--format kohya has names for adapters alone, and {trained.checkpoint} is exported whole: take --format"
+            " native"
+        )
+    metadata = {}
+    if whole:
+        rounded = rounding(trained.bundle, dtype)
+        if lora is not None:
+            merge(dit, rounded if dtype else None)
+        state = dit.model.state_dict()
+        tensors = native_weights({name: rounded(name, weight) for name, weight in state.items()}, names)
+    else:
+        assert lora is not None
+        tensors = _adapters(dit, lora, names, form, dtype)
+        metadata = file_metadata(trained) | {LORA_RANK: str(lora.rank)}
+    tensors = {name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()}
+    size, content = file_of_tensors(tensors, metadata)
+    target.write_chunks(path, content, size)
+    return NativeExport(len(tensors), sum(tensor.numel() for tensor in tensors.values()), merged)
+
+
+def _named_model(trained: Trained) -> tuple[DiffusersDenoiser, NativeNames]:
+    """Return a published model and its native names.
+
+    Raises:
+        UsageError: it has none.
+    """
+    dit = trained.bundle.dit
+    if not isinstance(dit, DiffusersDenoiser):
+        raise UsageError(
+            f"{trained.checkpoint} is a model of ours, which no original repository has names for: leave --format out"
+        )
+    if dit.names is None:
+        raise UsageError(
+            f"{dit.source} has no native names here: leave --format out, for the names of diffusers"
+        )
+    return dit, dit.names
+
+
+def _adapters(
+    dit: DiffusersDenoiser, config: LoraConfig, names: NativeNames, form: NativeFormat, dtype: str | None
+) -> dict[str, torch.Tensor]:
+    if names.no_adapters:
+        raise UsageError(f"--format {form}: {names.no_adapters}")
+    pairs = _pairs(
+        {name: scale_adapter(name, weight, config) for name, weight in adapter_weights(dit).items()}
+    )
+    sizes = layers_of(dit.model).sizes
+    found: dict[str, torch.Tensor] = {}
+    for layer in names.hold(sizes):
+        if not pairs.keys() & set(layer.sources):
+            continue
+        A_RI, B_OR = join_adapters(layer, pairs, [sizes[source][0] for source in layer.sources])
+        alpha = torch.tensor(float(len(A_RI)))  # the scale is in B
+        if form == "kohya":
+            base, sides = f"lora_unet_{layer.native.replace('.', '_')}", ("lora_down", "lora_up")
+        else:
+            base, sides = f"diffusion_model.{layer.native}", ("lora_A", "lora_B")
+        found[f"{base}.{sides[0]}.weight"] = round_weight(A_RI, dtype)
+        found[f"{base}.{sides[1]}.weight"] = round_weight(B_OR, dtype)
+        if form == "kohya" or names.alpha:
+            found[f"{base}.alpha"] = alpha
+    return found
+
+
+def _pairs(weights: Mapping[str, torch.Tensor]) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+    """Return matrices A and B by layer."""
+    ends = (".lora_A.weight", ".lora_B.weight")
+    layers = [name.removesuffix(ends[0]) for name in weights if name.endswith(ends[0])]
+    return {layer: (weights[layer + ends[0]], weights[layer + ends[1]]) for layer in layers}
