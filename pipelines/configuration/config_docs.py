@@ -52,7 +52,8 @@ def page(model: type[BaseModel], head: str) -> str:
         for section in sections:
             title = f"{name}, {tag_of(section)}" if len(sections) > 1 else name
             unset = f" Unset by default: {field.description}." if field.default is None else ""
-            rows = [_row(key) for key in keys_of(section, inside(name, field)) if not key.section]
+            keys = keys_of(section, inside(name, field))
+            rows = [_row(key) for key in keys if not key.section or key.field.default is None]
             parts += [f"\n## {title}\n\n{summary(section)}{unset}\n", _table(rows), ""]
     if single := [_row(key) for key in keys_of(model) if "." not in key.path and not key.section]:
         parts += ["\n## Keys without a section\n", _table(single), ""]
@@ -75,7 +76,8 @@ def _table(rows: Iterable[str]) -> str:
 def _row(key: Key) -> str:
     choices, only = choices_of(key.field), f"{key.only}: " if key.only else ""
     listed = "One of " + ", ".join(f"`{choice}`" for choice in choices) if choices else ""
-    what = ". ".join(text for text in (only + (key.field.description or ""), listed) if text)
+    described = key.field.description or " ".join(map(summary, models_of(key.field.annotation)))
+    what = ". ".join(text for text in (only + described, listed) if text)
     return f"| `{key.path}` | {_default(key.field)} | {_cell(what)} |"
 
 

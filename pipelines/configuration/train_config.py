@@ -1,4 +1,4 @@
-"""Whole configuration of ``reelweave train``; imports torch, so commands import it when they run."""
+"""Whole configuration of ``reelweave train``; imports no torch."""
 
 from pathlib import Path
 from typing import Self
@@ -80,6 +80,20 @@ class TrainRunConfig(Settings):
     def _published_models_take_no_packs(self) -> Self:
         if self.stream.regime == "pack" and self.train.model.kind == "diffusers":
             raise ValueError("stream.regime pack is for models of ours; a model of diffusers takes no packs")
+        return self
+
+    @model_validator(mode="after")
+    def _steps_can_be_shared(self) -> Self:
+        if self.train.parallel.work_stealing is None:
+            return self
+        for key, needed in (("regime", "step"), ("policy", "balanced")):
+            if (value := getattr(self.stream, key)) != needed:
+                raise ValueError(f"train.parallel.work_stealing needs stream.{key}={needed}; it is {value}")
+        if self.stream.microbatches < 2:
+            raise ValueError(
+                "train.parallel.work_stealing leaves every rank one microbatch, so with stream.microbatches=1 there is"
+                " nothing to share: take 2 or more"
+            )
         return self
 
     @model_validator(mode="after")

@@ -5,6 +5,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from reelweave.loader.settings import Except, Settings
+from reelweave.loader.stream.stealing.step_split import WorkStealingConfig
 
 AttentionBackend = Literal["auto", "cudnn", "flash", "flash3", "flash4"]
 Degree = Annotated[int, Field(ge=1)]
@@ -77,6 +78,12 @@ class ParallelConfig(Settings):
         description="assignment of work to ranks: static: each rank runs the microbatches it reads; cascade: a plan"
         " per step (docs/cascade-execution.md)",
     )
+    work_stealing: WorkStealingConfig | None = Field(
+        None,
+        description="let ranks that are free run small pieces of a step that late ranks have not begun; needs replicas"
+        " (dp_shard=1 or shard=optimizer) and stream.microbatches of 2 or more. Noise and rounding of a step then"
+        " depend on which ranks were free; null: each rank runs what the plan gives it",
+    )
 
     @property
     def memory_budget(self) -> float:
@@ -115,6 +122,22 @@ class ParallelConfig(Settings):
                 "reduce_gradients=step is for shard=weights (FSDP); with shard=optimizer gradients are reduced once in"
                 " a step already: leave it out"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _stolen_by_replicas(self) -> "ParallelConfig":
+        if self.work_stealing is None:
+            return self
+        if self.schedule == "cascade":
+            raise ValueError("work_stealing is for schedule static: cascades follow a plan of all ranks")
+        if self.dp_shard != 1 and self.shard == "weights":
+            raise ValueError(
+                "work_stealing needs ranks that meet once in a step, and those of FSDP meet in every block: take"
+                " dp_shard=1, or shard=optimizer (ZeRO-1)"
+            )
+        for name in ("ring", "ulysses", "tp", "pp"):
+            if getattr(self, name) > 1:
+                raise ValueError(f"work_stealing is for ranks that hold the whole model: leave {name} at 1")
         return self
 
     @model_validator(mode="after")

@@ -4,11 +4,12 @@ import importlib
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import Store
 from torch.distributed.rendezvous import rendezvous
 
 from reelweave.loader.base.processors import processors
@@ -39,12 +40,15 @@ class World:
         size: number of processes.
         device: compute device of this process.
         group: process group; None: all processes.
+        store: store that is new to all processes of this start; None: a subset, one process alone, or a process group
+            that was there before.
     """
 
     rank: int
     size: int
     device: torch.device
     group: dist.ProcessGroup | None = None
+    store: Store | None = field(default=None, compare=False, repr=False)
 
     def sum_(self, tensors: Sequence[torch.Tensor]) -> None:
         """Replace tensors of one dtype by their sums over all ranks, in one collective."""
@@ -153,7 +157,8 @@ def join(device: Literal["auto", "cpu", "cuda"], lost_after_s: float = 60.0) -> 
         # PyTorch counts the machine's processors: under a quota of one, 64 threads wait for each other.
         share = max(1, processors() // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
         torch.set_num_threads(min(torch.get_num_threads(), share))
-    heartbeat, started = None, "RANK" in os.environ and not dist.is_initialized()
+    heartbeat, store = None, None
+    started = "RANK" in os.environ and not dist.is_initialized()
     launcher = Launcher(lost_after_s) if started else None
     if started:
         # This module takes the group that exists when it is first imported as a default argument, and AdamW
@@ -170,7 +175,8 @@ def join(device: Literal["auto", "cpu", "cuda"], lost_after_s: float = 60.0) -> 
     global_rank = dist.get_rank() if dist.is_initialized() else 0
     failed: int | None = global_rank
     try:
-        yield World(global_rank, dist.get_world_size() if dist.is_initialized() else 1, rank_device)
+        size = dist.get_world_size() if dist.is_initialized() else 1
+        yield World(global_rank, size, rank_device, store=store)
         failed = None
     except (RuntimeError, RunError) as error:
         causes = list(_causes(error))

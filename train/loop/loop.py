@@ -31,6 +31,7 @@ from reelweave.train.measure.profiler import Profiler
 from reelweave.train.parallel.mesh import Ranks
 from reelweave.train.step.batches import BatchStream
 from reelweave.train.step.learning_rate import unreached_rate
+from reelweave.train.step.work_stealing import share_steps
 
 Config = TypeVar("Config", TrainConfig, VaeTrainConfig)
 
@@ -115,6 +116,7 @@ class TrainingLoop(ABC, Generic[Config]):
                 cannot be written, a rank was lost, or losses stay non-finite.
         """
         device = processes.ranks.world.device
+        self._stream = share_steps(self._stream, self._config.parallel.work_stealing, processes.ranks.world)
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             try:
                 return self._train(processes, self.task(processes.ranks), begins)

@@ -30,8 +30,8 @@ from reelweave.train.measure.timings import StepClock
 from reelweave.train.models.transfer import read
 from reelweave.train.step.batches import (
     BatchStream,
+    StepReader,
     StreamEndError,
-    batches_of_step,
     dataset_names_of,
     plan_keys_of,
 )
@@ -85,7 +85,11 @@ class Steps(Generic[Config]):
         self._stream, self._task = stream, task
         self._world, self._interrupt = processes.ranks.world, processes.interrupt
         self._checkpoints, self._log, self._peak, self._outside = checkpoints, log, peak, outside
-        self._batches, self._clock, self._times = iter(stream), StepClock(self._world), RankTimes(self._world)
+        self._reader, self._clock, self._times = (
+            StepReader(stream),
+            StepClock(self._world),
+            RankTimes(self._world),
+        )
         self._nonfinite_steps = 0
         self._missing_by_step: list[float] = []  # shares of the samples of steps that lack any
         self._reads = NO_READS
@@ -177,7 +181,7 @@ class Steps(Generic[Config]):
         seed_step(config.seed, step, task.data.rank)
         lr, losses = task.begin(step), StepLosses(config.denominator)
         # Forward and backward of this rank's microbatches; gradients add up, weighted by samples.
-        batches = batches_of_step(self._batches, step, config.schedule.total_steps, clock)
+        batches = self._reader.read_step(step, config.schedule.total_steps, clock)
         for batch in task.forward_backward(
             losses.note_batches(self._count_batches(batches)), step, losses, clock
         ):
@@ -258,7 +262,7 @@ class Steps(Generic[Config]):
         fit = recalibrate(self._stream.cost, self._clock.take(), config)
         self._log.say(f"step {step}: {fit.reason}{self._times.waits_clause()}")
         if fit.changed and self._stream.recalibrate(fit.cost):
-            self._batches = iter(self._stream)
+            self._reader = StepReader(self._stream)
 
     def _state(self, step: int) -> CheckpointState:
         config = self._config.model_dump(mode="json")

@@ -1,6 +1,6 @@
 """Streams of microbatches, and their split into steps."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 from reelweave.loader.batch import Microbatch, Pack, UpcomingMicrobatch
@@ -32,6 +32,14 @@ class BatchStream(Protocol):
 
     def recalibrate(self, cost: Cost) -> bool:
         """Plan the next iterator's steps with another cost; returns False if that is impossible now."""
+
+
+@runtime_checkable
+class SteppedStream(Protocol):
+    """Stream that divides itself into steps, as one does that knows the last microbatch of a step too late."""
+
+    def iterate_steps(self) -> Iterator[Iterable[Microbatch | Pack]]:
+        """Iterate over steps from the current state on; each is iterated to its end before the next."""
 
 
 @runtime_checkable
@@ -95,23 +103,41 @@ def check_shapes(stream: object, bundle: Bundle) -> None:
             ) from error
 
 
-def batches_of_step(
-    batches: Iterator[Microbatch | Pack], step: int, total_steps: int, clock: StepClock
-) -> Iterator[Microbatch | Pack]:
-    """Yield this rank's microbatches of a step.
+class StepReader:
+    """Reader of a stream's microbatches, step by step from its current state on."""
 
-    Raises:
-        StreamEndError: the stream has ended.
-    """
-    while True:
-        with clock.part("data"):
-            batch = next(batches, None)
-        if batch is None:
-            raise StreamEndError(
-                f"the stream ended before step {step} of schedule.total_steps={total_steps}: set"
-                f" schedule.total_steps={step - 1}, or more stream.epochs; both go on from the last checkpoint, if"
-                " one was written"
-            )
-        yield batch
-        if batch.ends_step:
+    def __init__(self, stream: BatchStream) -> None:
+        self._steps = stream.iterate_steps() if isinstance(stream, SteppedStream) else None
+        self._batches = iter(() if self._steps else stream)
+
+    def read_step(self, step: int, total_steps: int, clock: StepClock) -> Iterator[Microbatch | Pack]:
+        """Yield this rank's microbatches of the next step.
+
+        Raises:
+            StreamEndError: the stream has ended.
+        """
+        ended = StreamEndError(
+            f"the stream ended before step {step} of schedule.total_steps={total_steps}: set"
+            f" schedule.total_steps={step - 1}, or more stream.epochs; both go on from the last checkpoint, if"
+            " one was written"
+        )
+        batches = self._batches_of_step(ended)
+        while True:
+            with clock.part("data"):
+                batch = next(batches, None)
+            if batch is None:
+                return
+            yield batch
+
+    def _batches_of_step(self, ended: StreamEndError) -> Iterator[Microbatch | Pack]:
+        if self._steps is not None:
+            shared = next(self._steps, None)
+            if shared is None:
+                raise ended
+            yield from shared
             return
+        while (batch := next(self._batches, None)) is not None:
+            yield batch
+            if batch.ends_step:
+                return
+        raise ended

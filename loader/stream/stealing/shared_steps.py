@@ -14,7 +14,7 @@ from torch.utils.data import get_worker_info
 from reelweave.loader.batch import Microbatch, Pack
 from reelweave.loader.errors import UsageError
 from reelweave.loader.plan.epoch_plan import EpochPlan, StepPlan
-from reelweave.loader.plan.position import read_state
+from reelweave.loader.plan.position import Position, read_state
 from reelweave.loader.read.cache import DiskCache
 from reelweave.loader.read.pipeline import ReadPipeline
 from reelweave.loader.read.sample_reader import SampleReader
@@ -34,10 +34,11 @@ class SharedSteps:
                 (batch.weight * losses_of(batch).mean()).backward()
             all_reduce(gradients); optimizer.step(); optimizer.zero_grad()
 
-    As without work stealing, every sample of the plan is trained once in its step, by one rank. The number of a rank's
-    batches is known only at the end of the step, so their ``slots`` is 0 and `Batch.ends_step` is never true. The
-    stream moves behind a step once it was iterated to its end. Its states are those of a plain stream, so a run resumes
-    with or without work stealing. All ranks begin a pass at one state, after equally many passes.
+    As without work stealing, every sample of the plan is trained once in its step, by one rank. Whether a rank finds
+    another piece is known only behind the batch before: `Batch.ends_step` is true where nothing is left that it could
+    claim, and a step may also end behind a batch of which it is false (``slots`` is 0). The stream moves behind a step
+    once it was iterated to its end. Its states are those of a plain stream, so a run resumes with or without work
+    stealing. All ranks begin a pass at one state, after equally many passes.
 
     Args:
         stream: this rank's stream, of the regime "step" and the policy "balanced".
@@ -137,9 +138,7 @@ class SharedStep:
             yield self._count_batch(self._held.pop(piece))
         self._done = True
         self._held.clear()
-        first = self._first
-        after = first.after if first.ends_step else first.after.after_step()
-        self._stream.load_state_dict(self._stream.state_after(replace(first, after=after)))
+        self._stream.load_state_dict(self._stream.state_after(replace(self._first, after=self._after_step)))
 
     def close(self) -> None:
         """Drop the pieces that other ranks ran.
@@ -169,9 +168,17 @@ class SharedStep:
 
     def _count_batch(self, batch: Microbatch | Pack) -> Microbatch | Pack:
         self._ran += 1
+        if self._ran >= self._part.fixed and not any(
+            self._queues.count_left(*pieces) for pieces in self._part.ranges
+        ):
+            return replace(batch, slot=self._ran - 1, slots=self._ran, after=self._after_step)
         # The number of batches is not known yet, and the stream stays before the step until it is over.
-        before = self._first.after
-        return replace(batch, slot=self._ran - 1, slots=0, after=before)
+        return replace(batch, slot=self._ran - 1, slots=0, after=self._first.after)
+
+    @property
+    def _after_step(self) -> Position:
+        first = self._first
+        return first.after if first.ends_step else first.after.after_step()
 
 
 class _PieceRange(NamedTuple):

@@ -1,0 +1,46 @@
+"""A flat stream of shared steps: the ends, states and samples of a plain stream, also behind new costs."""
+
+from collections import Counter
+
+import torch.distributed as dist
+
+from reelweave.loader.buckets.cost import PowerCost
+from reelweave.loader.dataset import Dataset
+from reelweave.loader.stream.stealing.stealing_stream import StealingStream
+from reelweave.loader.stream.stealing.step_split import WorkStealingConfig
+from reelweave.loader.stream.video_stream import VideoStream
+from tests.loader.stream_clips import config
+
+SHARED = WorkStealingConfig(share=0.5, piece=0.2, readers=2)
+
+
+def test_its_steps_end_where_those_of_the_stream_do(dataset: Dataset) -> None:
+    settings = config(epochs=2, microbatches=3)
+    plain, shared = VideoStream(dataset, settings), VideoStream(dataset, settings)
+    stealing = StealingStream(shared, dist.HashStore(), SHARED)
+    steps, drawn = [], Counter()
+    for batch in plain:
+        drawn.update((batch.step, key) for key in batch.keys)
+        if batch.ends_step:
+            steps.append((plain.state_dict(), drawn))
+            drawn = Counter()
+    for step in stealing.iterate_steps():
+        for batch in step:
+            drawn.update((batch.step, key) for key in batch.keys)
+        # Alone, a rank knows that nothing is left for it.
+        assert batch.ends_step
+        assert stealing.state_dict() == shared.state_after(batch)
+        assert (stealing.state_dict(), drawn) == steps.pop(0)
+        drawn = Counter()
+    assert not steps
+
+
+def test_new_costs_plan_the_next_pass(dataset: Dataset) -> None:
+    settings = config(epochs=1, microbatches=2)
+    stealing = StealingStream(VideoStream(dataset, settings), dist.HashStore(), SHARED)
+    steps = stealing.iterate_steps()
+    keys = [key for batch in next(steps) for key in batch.keys]
+    assert stealing.recalibrate(PowerCost(exponent=1.5))
+    assert stealing.cost == PowerCost(exponent=1.5)
+    keys += [key for batch in stealing for key in batch.keys]
+    assert sorted(keys) == sorted(key for batch in VideoStream(dataset, settings) for key in batch.keys)
