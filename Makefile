@@ -57,7 +57,7 @@ kernels: .venv/.installed
 LOWEST := cascade curate diffusers fp8 metrics mlflow sign vae wandb
 LOWEST_TOOLS := pytest pytest-timeout pytest-xdist hypothesis 'moto[server,s3]' nanio torchdata
 LOWEST_TESTS := $(addprefix tests/loader/dataset/test_,dataset.py by_parts.py format.py revisions.py tables.py latents.py) \
-    tests/loader/blend tests/loader/stream/test_step_loader.py tests/loader/stream/test_stream.py
+    tests/loader/blend tests/loader/stream/loaders/test_step_loader.py tests/loader/stream/test_stream.py
 .lowest/.installed: .venv/.installed
 	rm -rf .lowest
 	$(BIN)/uv venv --quiet --python $(BIN)/python .lowest

@@ -23,5 +23,7 @@ from .read.share import Share as Share
 from .read.stream_config import StreamConfig as StreamConfig
 from .storage import StorageConfig as StorageConfig
 from .storage import open_storage as open_storage
-from .stream.step_loader import StepLoader as StepLoader
+from .stream.loaders.batch_loader import BatchLoader as BatchLoader
+from .stream.loaders.open_batches import open_batches as open_batches
+from .stream.loaders.step_loader import StepLoader as StepLoader
 from .stream.video_stream import VideoStream as VideoStream

@@ -109,6 +109,7 @@ class Batch:
         media: encoded clips, where the stream does not decode; there are no pixels then.
         contexts: stored text encoder output of each caption, [tokens, D]; None if none is stored.
         datasets: number of each sample's dataset in a blend; empty: all are of its first one, or of the only one.
+        ranks: number of data-parallel ranks of the step.
         index_rows: rows of the index that the samples are; None in batches that no stream made. Read `rows`.
     """
 
@@ -130,6 +131,7 @@ class Batch:
     media: EncodedClips | None = None
     contexts: tuple[torch.Tensor, ...] | None = None
     datasets: tuple[int, ...] = ()
+    ranks: int = 1
     index_rows: BatchRows | None = None
 
     def __repr__(self) -> str:
@@ -163,6 +165,15 @@ class Batch:
     def share(self) -> float:
         """Part of its step's samples that the batch holds, 0 for a filler: the weight whatever the denominator is."""
         return self._share_weight(self.weight)
+
+    @property
+    def average_weight(self) -> float:
+        """Factor of the mean loss where a loop averages gradients over ranks and over this rank's batches of the step.
+
+        It is `weight` x ranks x `slots`. DDP and FSDP average over ranks; Accelerate, Lightning's automatic
+        optimization, transformers' Trainer and Megatron divide by the batches of a step, too.
+        """
+        return self.weight * self.ranks * self.slots
 
     @property
     def missing_share(self) -> float:

@@ -19,6 +19,10 @@ class NoLengthError(UsageError, TypeError):
     """Length of an object without one; a TypeError, which Python and training loops expect in that case."""
 
 
+class NoAttributeError(UsageError, AttributeError):
+    """Attribute that an object lacks on purpose; an AttributeError, which `hasattr` and training loops expect."""
+
+
 class WrongTypeError(UsageError, TypeError):
     """Argument of a wrong type; a TypeError, which Python programs expect in that case."""
 

@@ -188,13 +188,19 @@ class EpochPlan:
         return self.order[expand_ranges(runs.start, runs.size)]
 
     def drawn_before(self, step: int) -> Iterator[IntegerArray]:
-        """Yield the draws of all earlier steps, a part at a time."""
+        """Yield the draws that count in all earlier steps, a part at a time.
+
+        In the slot regime a filler may run before the microbatch that it repeats, which is not over by that.
+        """
         whole_windows = step // self.layout.window * self.layout.window
         earlier = whole_windows * self.layout.per_step
         for part in parts(earlier, _DRAWN_AT_ONCE):
-            yield self.draws_of(np.arange(part.start, min(part.stop, earlier)))
+            yield self._counting_draws(np.arange(part.start, min(part.stop, earlier)))
         for index in range(whole_windows, step):
-            yield self.draws_of(self.place_step(index)[0])
+            yield self._counting_draws(self.place_step(index)[0])
+
+    def _counting_draws(self, members: IndexArray) -> IntegerArray:
+        return self.draws_of(members[self.counts(members)])
 
     def stand_ins(self, micro: PlannedMicrobatch, index: int) -> Iterator[tuple[int, int]]:
         """Yield (row, passes) of replacements for sample ``index``: later draws of its bucket, each once."""

@@ -133,6 +133,7 @@ def _facts(
         "mean_samples": planned.plan.mean_samples,
         "slot": micro.slot,
         "slots": planned.slots,
+        "ranks": planned.plan.layout.ranks,
         "after": planned.after if micro.slot + 1 == planned.slots else planned.before,
         "bad": tuple(chain.from_iterable(sample.bad for sample in loaded)),
     }

@@ -30,7 +30,7 @@ def progress_of(stages: CurriculumPlans, position: Position) -> EpochProgress:
     drawn = int((plan.assignment.bucket_of[plan.draws.rows] >= 0).sum())
     over_D = np.zeros(len(plan.draws.rows), np.bool_)
     for draws in plan.drawn_before(steps):
-        over_D[draws] = True  # fillers repeat draws of their step
+        over_D[draws] = True
     remaining = len(plan.order) - int(over_D.sum())
     return EpochProgress(drawn - remaining, remaining, len(plan) - steps)
 
@@ -82,6 +82,18 @@ def steps_of_epoch(stages: CurriculumPlans, config: StreamConfig, position: Posi
         steps += more
         position = stages.enter(position.after_step(more))
     return steps
+
+
+def batches_of_epoch(stages: CurriculumPlans, config: StreamConfig, position: Position) -> int:
+    """Count a rank's batches in the epoch that continues at a position, finished ones included; 0 after the last epoch.
+
+    All ranks have equally many in each step (``regime="slot"``, or one microbatch).
+    """
+    parts = _in_next_step(stages, position).parts
+    to_come = steps_of_epoch(stages, config, position) - sum(part.steps for part in parts)
+    if to_come <= 0:
+        return 0
+    return sum(part.steps * part.microbatches for part in parts) + to_come * config.microbatches
 
 
 def has_ended(stages: CurriculumPlans, config: StreamConfig, position: Position) -> bool:

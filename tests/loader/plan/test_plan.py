@@ -326,3 +326,16 @@ def test_interrupted_forty_times_at_changing_sizes_every_sample_counts_once() ->
             interruptions += 1
         assert sorted(counted) == np.flatnonzero(parts.bucket_of >= 0).tolist()
     assert interruptions > 40
+
+
+def test_a_sample_whose_filler_ran_before_it_is_not_over() -> None:
+    parts, layout = assignment([1, 2, 3, 4] * 4 + [1], (1,) * 5), StepLayout(2, 2, "balanced", "slot", 4)
+    early = 0
+    for seed, steps in itertools.product(range(8), range(1, 5)):
+        plan = plan_epoch(parts, seed, 0, layout)
+        rest = plan_epoch(parts, seed, 0, StepLayout(3, 1), [DoneSegment(parts, layout, steps)])
+        both = (*itertools.islice(plan, steps), *rest)
+        counted = [row for step in both for micro in step.microbatches if micro.weight for row in micro.rows]
+        assert sorted(counted) == list(range(17))
+        early += any(not micro.weight for micro in plan[len(plan) - 2].microbatches)
+    assert early

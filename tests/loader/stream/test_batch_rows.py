@@ -20,7 +20,7 @@ from reelweave.loader.dataset import Dataset, Sample, open_dataset
 from reelweave.loader.dataset.tables.row_columns import ROW_SCHEMA, RowColumns
 from reelweave.loader.errors import UsageError
 from reelweave.loader.read.decode import decode
-from reelweave.loader.stream.step_loader import StepLoader
+from reelweave.loader.stream.loaders.step_loader import StepLoader
 from reelweave.loader.stream.video_stream import VideoStream
 from tests.loader.blend.blend_datasets import blend_of
 from tests.loader.stream_clips import SAMPLES, config, make_sample, small, write

@@ -17,7 +17,7 @@ from reelweave.loader.blend import open_blend
 from reelweave.loader.dataset import Sample, open_dataset
 from reelweave.loader.errors import UsageError
 from reelweave.loader.read.stream_config import StreamConfig
-from reelweave.loader.stream.step_loader import StepLoader
+from reelweave.loader.stream.loaders.step_loader import StepLoader
 from reelweave.loader.stream.video_stream import VideoStream
 from tests.loader.blend.blend_datasets import leaf_keys
 from tests.loader.dataset.test_growth import add, take_down

@@ -11,7 +11,7 @@ from reelweave.loader.buckets.assignment import assign
 from reelweave.loader.dataset import Dataset, DatasetWriter, open_dataset, verify
 from reelweave.loader.errors import UsageError
 from reelweave.loader.storage import open_storage
-from reelweave.loader.stream.step_loader import StepLoader
+from reelweave.loader.stream.loaders.step_loader import StepLoader
 from reelweave.loader.stream.video_stream import VideoStream
 from tests.loader.stream_clips import config
 
