@@ -137,7 +137,7 @@ class SourceStageConfig(BaseModel, frozen=True, extra="forbid"):
             the ledger notices.
     """
 
-    REVISION: ClassVar = 99
+    REVISION: ClassVar = 100
 
     probe: ProbeConfig = ProbeConfig()
     shots: ShotConfig = ShotConfig()

@@ -37,7 +37,7 @@ class ToldFrames(NamedTuple):
     Attributes:
         pts: int64 [frames], rising: time stamps in ticks of the stream.
         is_key: bool [frames]: decoding can begin here.
-        hidden: Number of packets whose frames are not shown.
+        hidden: Number of packets whose frames are not shown, and of frames that several packets hold.
         turned: True if a message of the codec turns frames, which may lie before the key frame of one.
     """
 
@@ -78,6 +78,7 @@ class PacketFrames:
                 self._hidden += 1
             else:
                 self._shown.append((pts, packet.is_keyframe))
+                self._hidden += packet.pos is None  # a joined one has no place in the file
 
     @property
     def turned(self) -> bool:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from av.packet import Packet
 
+from reelweave.curate.foreign.probe import probe
 from reelweave.loader.dataset.samples.frames.nal_units import nal_units
 from reelweave.loader.dataset.samples.frames.shown_frames import count_shown
 from reelweave.loader.read.decode import decode
@@ -86,6 +87,65 @@ def test_streams_count_no_units_as_frames(tmp_path: Path) -> None:
     wanted, pixels = np.array([27, 28, 40]), np.zeros((3, 3, SIZE[1], SIZE[0]), np.uint8)
     decode(data, wanted, pixels)
     assert [read_number(frame) for frame in pixels.transpose(1, 2, 3, 0)] == wanted.tolist()
+
+
+def slices_alone(codec: str) -> Callable[[bytes], list[bytes]]:
+    """Each slice as a packet of its own, the first with what lies before it."""
+
+    def parts(packet: bytes) -> list[bytes]:
+        found, before = list[bytes](), b""
+        for unit in nal_units(packet, 4):
+            kind = unit[0] & 31 if codec == "libx264" else unit[0] >> 1 & 63
+            before += len(unit).to_bytes(4, "big") + unit
+            if kind in (range(1, 6) if codec == "libx264" else range(32)):
+                found.append(before)
+                before = b""
+        return found
+
+    return parts
+
+
+SLICED = {
+    "libx264": {"x264-params": "slices=4:keyint=25"},
+    "libx265": {"x265-params": "slices=2:ctu=16:keyint=25:log-level=none"},
+}
+
+
+@pytest.mark.parametrize(
+    ("codec", "b_frames", "suffix"),
+    but(
+        [("libx264", 0, "mkv"), ("libx264", 2, "mp4"), ("libx265", 0, "mp4")],
+        [
+            (codec, b_frames, kind)
+            for codec in SLICED
+            for b_frames in (0, 2)
+            for kind in ("mp4", "mkv", "flv")
+        ],
+    ),
+)
+def test_slices_that_are_packets_make_one_picture(
+    codec: str, b_frames: int, suffix: str, tmp_path: Path
+) -> None:
+    """FFmpeg shows a picture for each slice of H.264, and of HEVC the first slice alone, without a word."""
+    if (b_frames, suffix) in ((2, "mkv"), (2, "flv")) or (codec, suffix) == ("libx265", "flv"):
+        pytest.skip("the stamps of parts would cross, or the container has no HEVC")
+    name = "x264-params" if codec == "libx264" else "x265-params"
+    words = {name: f"{SLICED[codec][name]}:bframes={b_frames}", "bf": str(b_frames)}
+    source = write_video(tmp_path / "whole.mp4", (FRAMES,), codec=codec, audio=True, options=words)
+    scaled = tmp_path / "scaled.mp4"
+    ffmpeg(f"-i {source} -c copy -video_track_timescale 90000 -y {scaled}".split())
+    path = copied(scaled, tmp_path / f"parts.{suffix}", slices_alone(codec))
+    with av.open(str(path)) as film:
+        assert sum(packet.size > 0 for packet in film.demux(video=0)) >= 2 * FRAMES
+    ((record, clip),) = curated(path, tmp_path / "out", spans={"min_clip_s": 0.5})
+    assert (record.state, record.reason, record.frames) == ("kept", "", FRAMES)
+    assert read_numbers(clip) == list(range(FRAMES))
+    if suffix != "flv":
+        found = probe(data := path.read_bytes())
+        assert (found.frames, round(found.fps, 2)) == (FRAMES, 25.0)
+        wanted, pixels = np.array([27, 28, 40]), np.zeros((3, 3, SIZE[1], SIZE[0]), np.uint8)
+        decode(data, wanted, pixels)
+        assert [read_number(frame) for frame in pixels.transpose(1, 2, 3, 0)] == wanted.tolist()
 
 
 def test_a_damaged_picture_is_no_message(tmp_path: Path) -> None:
