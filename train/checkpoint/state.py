@@ -1,6 +1,7 @@
 """Metadata of a checkpoint."""
 
 import json
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError
@@ -54,6 +55,11 @@ class Ancestor(Settings):
     def __str__(self) -> str:
         step = "" if self.step is None else f" of step {self.step}"
         return f"{self.weights or 'the'} weights{step} of {self.name} (sha256 {self.sha256[:12]})"
+
+
+def ancestry(ancestors: Sequence[Ancestor]) -> str:
+    """Return in words what a run began with, and what that began with; "" for a run that began with no other."""
+    return ", which ".join(f"began with {ancestor}" for ancestor in ancestors)
 
 
 class CheckpointState(Settings):

@@ -14,7 +14,7 @@ from reelweave.loader.errors import NoRoomError, RunError, lacks_room
 from reelweave.loader.settings import unread_keys
 from reelweave.loader.storage import Storage, open_storage
 from reelweave.train.checkpoint.saver import Checkpoints
-from reelweave.train.checkpoint.state import BaseWeights, FrozenPart
+from reelweave.train.checkpoint.state import BaseWeights, FrozenPart, ancestry
 from reelweave.train.config.run import TrainConfig
 from reelweave.train.config.vae import VaeTrainConfig
 from reelweave.train.distributed.world import World
@@ -183,7 +183,8 @@ class TrainingLoop(ABC, Generic[Config]):
         state = resume(checkpoints, self._stream, self._config, outside, world)
         if state is None:
             return 0, self.begin_new(checkpoints, world)
-        return state.step, Beginning(tuple(state.ancestors))
+        words = ancestry(state.ancestors)
+        return state.step, Beginning(tuple(state.ancestors), (f"the run {words}",) if words else ())
 
 
 def _beginning(description: str, world: World, done: int, total_steps: int) -> str:

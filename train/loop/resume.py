@@ -143,11 +143,11 @@ def _refusal(
     """Return the error of a stream that refuses a state, which knows digests alone, in words if the keys are known."""
     plan_keys = plan_keys_of(stream)
     if state.stream.get("selection") != stream.state_dict().get("selection"):
-        return UsageError(f"{uri}: {error}")
+        return _from_state(error, uri, config)
     if state.stream.get("dataset") != stream.state_dict().get("dataset"):
         return _other_datasets(state, stream, uri, config, error)
     if plan_keys is None or state.stream.get("config") == stream.state_dict().get("config"):
-        return error
+        return _from_state(error, uri, config)
     if state.plans is None:
         return UsageError(f"{error}. {uri} is of an earlier version, which did not store the keys to compare")
     differ = [
@@ -160,6 +160,14 @@ def _refusal(
     return UsageError(
         f"{uri} was made with another stream: {'; '.join(differ[:_MOST_KEYS])}; {_way_on(config, uri)}"
     )
+
+
+def _from_state(error: UsageError, uri: str, config: TrainConfig | VaeTrainConfig) -> UsageError:
+    """Return the error of a stream that knows of its state alone, with what to do about a run."""
+    what, _, way = str(error).rpartition("; ")
+    if not way.endswith("start without a state"):
+        return UsageError(f"{uri}: {error}")
+    return UsageError(f"{uri}: {what}; {_way_on(config, uri)}")
 
 
 def _other_datasets(

@@ -2,8 +2,11 @@
 
 import argparse
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+from pydantic import TypeAdapter, ValidationError
 
 from reelweave.loader.base.named_file import read_named
 from reelweave.loader.base.strict_json import parse, unseal
@@ -16,6 +19,7 @@ from reelweave.pipelines.terminal.arguments import add_config, add_global
 from reelweave.pipelines.terminal.console import print_json, stdout, table
 from reelweave.train.checkpoint.folder import locate_checkpoint
 from reelweave.train.checkpoint.names import STATE
+from reelweave.train.checkpoint.state import Ancestor, ancestry
 
 MAX_STATE_BYTES = 16 << 20  # of a checkpoint of many ranks
 
@@ -43,18 +47,20 @@ def run(options: argparse.Namespace) -> int:
     """Print the states; return 1 if one was checked against a run and does not fit."""
     storage = storage_config(options)
     if options.action == "diff":
-        (_, first), (_, other) = _read(options.a, storage), _read(options.b, storage)
+        first, other = _read(options.a, storage).state, _read(options.b, storage).state
         difference = diff_states(first, other)
         _show_diff(difference, options.json)
         return 0
     if options.config is None and (options.dataset or options.set):
         raise UsageError("--dataset and --set need --config FILE: how the dataset is streamed")
-    file, state = _read(options.file, storage)
+    file, state, ancestors = _read(options.file, storage)
     described = describe(state) | (_fit(state, options) if options.config else {})
+    if ancestors:
+        described["ancestors"] = [ancestor.model_dump(mode="json") for ancestor in ancestors]
     if options.json:
         print_json(described)
     else:
-        _show(file, described)
+        _show(file, described, ancestry(ancestors))
     return 0 if described.get("fits", True) else 1
 
 
@@ -87,8 +93,16 @@ def _fit(state: StreamState, options: argparse.Namespace) -> dict[str, Any]:
     return {"fits": True, **stream.epoch_progress()._asdict()}
 
 
-def _read(named: str, config: StorageConfig) -> tuple[str, StreamState]:
-    """Return a state, and the file that holds it."""
+class _Named(NamedTuple):
+    """A state with the file that holds it, and what the run of a checkpoint began with."""
+
+    file: str
+    state: StreamState
+    ancestors: Sequence[Ancestor]
+
+
+def _read(named: str, config: StorageConfig) -> _Named:
+    """Return a named state."""
     if "://" in named or Path(named).is_dir():
         storage, folder = locate_checkpoint(named.removesuffix(f"/{STATE}"), config)
         file = storage.uri(f"{folder}/{STATE}")
@@ -100,6 +114,7 @@ def _read(named: str, config: StorageConfig) -> tuple[str, StreamState]:
     except ValueError as error:
         reason = f"it is no JSON: {error}" if data else "it is empty"
         raise UsageError(f"{file} holds no state: {reason}") from error
+    ancestors: list[Ancestor] = []
     if isinstance(values, dict) and "stream" in values:  # of a training checkpoint
         try:
             unseal(values)
@@ -107,16 +122,24 @@ def _read(named: str, config: StorageConfig) -> tuple[str, StreamState]:
             raise UsageError(
                 f"{file} is damaged: {error}; take the state of the checkpoint before"
             ) from error
+        ancestors = _ancestors(values.get("ancestors", []))
         values = values["stream"]
     if not isinstance(values, dict):
         raise UsageError(f"{file} holds no state: it is no JSON object")
     try:
-        return file, read_state(values)
+        return _Named(file, read_state(values), ancestors)
     except UsageError as error:
         raise UsageError(f"{file}: {error}") from error
 
 
-def _show(file: str, described: dict[str, Any]) -> None:
+def _ancestors(values: Any) -> list[Ancestor]:
+    try:
+        return TypeAdapter(list[Ancestor]).validate_python(values)
+    except ValidationError:  # of a stranger's state, whose stream may be shown all the same
+        return []
+
+
+def _show(file: str, described: dict[str, Any], began: str) -> None:
     out = stdout()
     steps = f"{described['step']} optimizer step{'s' * (described['step'] != 1)}"
     lines = [
@@ -125,6 +148,7 @@ def _show(file: str, described: dict[str, Any]) -> None:
         f"config  {described['config']}",
         *([f"draws   {described['selection']}"] if described["selection"] else []),
         f"seed {described['seed']}, {steps} done, in epoch {described['epoch']} (the first is 0)",
+        *([f"the run {began}"] if began else []),
     ]
     for line in lines:
         out.print(line, markup=False, soft_wrap=True)

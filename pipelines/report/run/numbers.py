@@ -22,6 +22,7 @@ from reelweave.pipelines.report.run.scores import EvaluationScores, read_scores
 from reelweave.pipelines.report.run.timelines import Timelines, read_timelines
 from reelweave.pipelines.report.run.warnings import warnings
 from reelweave.train.loop.logs.record import METRICS
+from reelweave.train.loop.stages.record import read_ancestors
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,7 @@ class RunNumbers:
         scores: scores of sampled videos by checkpoint.
         timelines: planned and executed cascades.
         configuration: its configuration.
+        ancestors: what it began with, newest first, as `reelweave.train.checkpoint.state.Ancestor`.
         warnings: observations that deserve a look, in words.
     """
 
@@ -60,6 +62,7 @@ class RunNumbers:
     scores: EvaluationScores
     timelines: Timelines
     configuration: Configuration
+    ancestors: list[dict[str, Any]]
     warnings: list[str]
 
 
@@ -120,6 +123,7 @@ def _read_run(folder: Path, name: str, memory_gib: float | None) -> RunNumbers:
         scores=read_scores(folder),
         timelines=timelines,
         configuration=config,
+        ancestors=[ancestor.model_dump() for ancestor in read_ancestors(folder)],
         warnings=warnings(config, steps, losses, ranks, checkpoints, bad, samples, limit),
     )
 

@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 from reelweave.pipelines.report.run.drawing import cascades, curves, part_bars, stack_curves, wait_map
@@ -134,6 +135,7 @@ def _figures(run: RunNumbers) -> dict[str, str]:
         "waiting for slow ranks": _format_value(steps.whole.wait_share, "{:.1%}") if steps.waits else "",
         "peak memory": _format_value(steps.peak_gib, "{:.1f} GiB"),
         "last checkpoint": "" if last is None else f"step {last:,}",
+        "began with": _name_source(run.ancestors[0]) if run.ancestors else "",
         "bad samples": f"{run.bad_samples.count:,}" if run.bad_samples.count else "",
     }
 
@@ -343,6 +345,13 @@ def _pictures(run: RunNumbers, run_index: int, address: Address) -> dict[int, st
         for timeline in run.timelines.shown
         if timeline.picture
     }
+
+
+def _name_source(ancestor: Mapping[str, Any]) -> str:
+    """Return the run and the step of what a run began with: all of it is in the table of the page."""
+    parts = [part for part in ancestor["name"].split("/") if part]
+    name = parts[-3] if len(parts) > 2 and parts[-2] == "checkpoints" else parts[-1]
+    return name if ancestor["step"] is None else f"{name}, step {ancestor['step']:,}"
 
 
 def _label(run: RunNumbers, many: bool, name: str) -> str:

@@ -45,6 +45,8 @@ def fit_weights(source: Source, config: TrainConfig, wanted: Shapes, base: BaseW
     Raises:
         UsageError: they do not fit; the message says what does not, and what would.
     """
+    if source.under is not None:
+        return _fit_merged(source, source.under, config, wanted)
     _check_architecture(source, config)
     _check_adapters(source, config, base)
     extended, words = _extended(source, config, wanted)
@@ -53,6 +55,29 @@ def fit_weights(source: Source, config: TrainConfig, wanted: Shapes, base: BaseW
     if scale != 1:
         words = f"matrices B of adapters times {scale:g} for another alpha"
     return Fit(extended, scale, words)
+
+
+def _fit_merged(source: Source, under: Source, config: TrainConfig, wanted: Shapes) -> Fit:
+    """Return how the weights under adapters become those of a run, with the adapters merged into them."""
+    fit = fit_weights(under, config, wanted, None)
+    layers = merged_layers(source)
+    if clash := sorted(fit.extended.keys() & layers.keys()):
+        raise UsageError(
+            f"{KEY}: {source.ancestor.name} has adapters of {clash[0]}, which a rule extends: merge first, with the"
+            " model as it is"
+        )
+    words = f"adapters of {len(layers)} layers merged"
+    return fit._replace(words=f"{fit.words} and {words}" if fit.words else words)
+
+
+def merged_layers(source: Source) -> dict[str, tuple[str, str]]:
+    """Return the names of matrices A and B by the name of the weight that they are merged into."""
+    return {
+        f"{layer}.weight": (name, name.replace(".lora_A.", ".lora_B."))
+        for name in source.shapes
+        for layer, adapter, _ in [name.partition(".lora_A.")]
+        if adapter
+    }
 
 
 def fit_moments(source: Source, fit: Fit, wanted: Shapes) -> str:
@@ -91,10 +116,17 @@ def different_meaning(source: Source, config: TrainConfig) -> str:
     changes = [
         f"train.{key} was {was!r} and is {value!r}"
         for section in _MEANING
-        for key, was, value in differences(before.get(section), now.get(section), section)
+        for key, was, value in _section_differences(before.get(section), now.get(section), section)
     ]
     more = f" and {len(changes) - _MOST_KEYS} more" if len(changes) > _MOST_KEYS else ""
     return "; ".join(changes[:_MOST_KEYS]) + more
+
+
+def _section_differences(before: Any, now: Any, section: str) -> list[tuple[str, Any, Any]]:
+    """Return differences of a section; of another kind, whose keys are its own, that alone."""
+    changes = list(differences(before, now, section))
+    kinds = [change for change in changes if change[0] in (f"{section}.kind", "objective.name")]
+    return kinds or changes
 
 
 def _check_architecture(source: Source, config: TrainConfig) -> None:
@@ -123,12 +155,17 @@ def _check_architecture(source: Source, config: TrainConfig) -> None:
 
 def _check_adapters(source: Source, config: TrainConfig, base: BaseWeights | None) -> None:
     uri = source.ancestor.name
-    adapted = any(".lora_" in name for name in source.shapes)
+    adapted = source.adapted
     published = isinstance(config.model, DiffusersConfig)
     if adapted and config.lora is None:
+        way = (
+            f"merge them first with `reelweave export {uri if source.folder else 'RUN'} --merge --out FOLDER` and name"
+            " FOLDER"
+            if published
+            else "name the run that trained them, which are merged then"
+        )
         raise UsageError(
-            f"{KEY}: {uri} holds adapters, and this run trains all weights: set train.lora, or merge them first with"
-            f" `reelweave export {uri} --merge --out FOLDER` and name FOLDER"
+            f"{KEY}: {uri} holds adapters, and this run trains all weights: set train.lora, or {way}"
         )
     if config.lora and not adapted:
         way = f"reelweave export {uri} --out FOLDER` and train.model.name=FOLDER"

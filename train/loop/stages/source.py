@@ -54,6 +54,7 @@ class Source(Settings):
         architecture: config.json of a folder; None for others.
         base: weights under its adapters; None: none, or unknown.
         frozen: frozen parts of its run by their key; None: unknown.
+        under: checkpoint under its adapters, which are to be merged into its weights; None: nothing is merged.
     """
 
     ancestor: Ancestor
@@ -68,6 +69,17 @@ class Source(Settings):
     architecture: dict[str, Any] | None = None
     base: BaseWeights | None = None
     frozen: dict[str, FrozenPart] | None = None
+    under: "Source | None" = None
+
+    @property
+    def lineage(self) -> tuple[Ancestor, ...]:
+        """What a run begins with that begins with this, newest first."""
+        return (self.ancestor, *self.ancestors, *(self.under.lineage if self.under else ()))
+
+    @property
+    def adapted(self) -> bool:
+        """True if it holds adapters."""
+        return any(".lora_" in name for name in self.shapes)
 
     @property
     def group(self) -> str:
@@ -103,12 +115,15 @@ class Source(Settings):
         together(lambda: copy_(root, group, targets, pieces))
 
 
-def describe(start: StartFromConfig, model: ModelConfig | DiffusersConfig, storage: StorageConfig) -> Source:
+def describe(
+    start: StartFromConfig, model: ModelConfig | DiffusersConfig, adapts: bool, storage: StorageConfig
+) -> Source:
     """Describe the source of a new run.
 
     Args:
         start: the source.
         model: model of the run, whose subfolder a pipeline's weights are in.
+        adapts: True if the run trains adapters; False: adapters on a run of ours are to be merged.
         storage: configuration of the storage.
 
     Raises:
@@ -129,7 +144,34 @@ def describe(start: StartFromConfig, model: ModelConfig | DiffusersConfig, stora
             f"{KEY}: {start.source} holds adapters as diffusers reads them; name the run that they come from, or its"
             " export to a .safetensors file"
         )
-    return _of_checkpoint(start, storage)
+    source = _of_checkpoint(start, storage)
+    if adapts or not source.adapted or isinstance(model, DiffusersConfig):
+        return source
+    return source.model_copy(update={"under": _under(source, storage)})
+
+
+def _under(source: Source, storage: StorageConfig) -> Source:
+    """Describe the checkpoint that adapters of a model of ours were trained on.
+
+    Raises:
+        UsageError: it is gone or another one, or the optimizer's state was asked for.
+    """
+    uri, base = source.ancestor.name, source.base
+    if source.moments:
+        raise UsageError(
+            f"{KEY}.optimizer kept: {uri} has moments of adapters, which are merged here: take fresh"
+        )
+    if base is None:
+        raise UsageError(
+            f"{KEY}: {uri} does not name the checkpoint under its adapters: it is too old to be merged"
+        )
+    under = _of_checkpoint(StartFromConfig(source=base.name), storage)
+    if under.ancestor.sha256 != base.sha256:
+        raise UsageError(
+            f"{KEY}: the adapters of {uri} were trained on {base}, and that checkpoint is another one now: put the old"
+            " one back"
+        )
+    return under
 
 
 def _of_checkpoint(start: StartFromConfig, storage: StorageConfig) -> Source:

@@ -12,7 +12,13 @@ from reelweave.train.checkpoint.state import MOST_ANCESTORS, Ancestor, BaseWeigh
 from reelweave.train.config.run import TrainConfig
 from reelweave.train.distributed.first_rank import on_first
 from reelweave.train.distributed.world import World
-from reelweave.train.loop.stages.fit import Fit, different_meaning, fit_moments, fit_weights
+from reelweave.train.loop.stages.fit import (
+    Fit,
+    different_meaning,
+    fit_moments,
+    fit_weights,
+    merged_layers,
+)
 from reelweave.train.loop.stages.source import Source, describe
 from reelweave.train.parallel.layouts import pieces
 
@@ -52,20 +58,23 @@ def start_from(
     asked = config.start_from
     if asked is None:
         return Beginning()
-    described = on_first(world, lambda: describe(asked, config.model, storage).model_dump(mode="json"))
+    described = on_first(
+        world, lambda: describe(asked, config.model, config.lora is not None, storage).model_dump(mode="json")
+    )
     source = Source.model_validate(described)
     fit = fit_weights(source, config, checkpoints.shapes["model"], base)
     rounded = ""
     if asked.optimizer == "kept":
         rounded = fit_moments(source, fit, checkpoints.shapes["optimizer"])
     groups = checkpoints.groups
-    _load_(source, fit, groups["model"], storage, world, checkpoints)
+    _load_(source.under or source, fit, groups["model"], storage, world, checkpoints)
+    if source.under is not None:
+        _merge_(source, groups["model"], storage, world, checkpoints)
     if asked.optimizer == "kept":
         source.read_("optimizer", groups["optimizer"], storage, world, checkpoints.together)
     for name, average in groups.get("ema", {}).items():
         local(average).copy_(local(groups["model"][name]))
-    ancestors = (source.ancestor, *source.ancestors)[:MOST_ANCESTORS]
-    return Beginning(ancestors, _lines(source, fit, config, rounded, "ema" in groups))
+    return Beginning(source.lineage[:MOST_ANCESTORS], _lines(source, fit, config, rounded, "ema" in groups))
 
 
 @torch.no_grad()
@@ -92,8 +101,31 @@ def _load_(
                 local(target).mul_(fit.scale)
 
 
+@torch.no_grad()
+def _merge_(
+    source: Source, targets: Tensors, storage: StorageConfig, world: World, checkpoints: Checkpoints
+) -> None:
+    """Add alpha / rank times the product of each layer's matrices to its weight."""
+    layers = merged_layers(source)
+    matrices = {
+        name: torch.empty(source.shapes[name][1])
+        for weight, names in layers.items()
+        if weight in targets
+        for name in names
+    }
+    source.read_(source.group, matrices, storage, world, checkpoints.together)
+    assert source.config is not None, "of a checkpoint"
+    lora = source.config.lora
+    scale = 1.0 if lora is None else lora.alpha / lora.rank
+    for weight, (name_a, name_b) in layers.items():
+        if weight in targets:
+            change = torch.empty_like(targets[weight])
+            pieces.copy_(change, matrices[name_b] @ matrices[name_a] * scale)
+            local(targets[weight]).add_(local(change))
+
+
 def _lines(source: Source, fit: Fit, config: TrainConfig, rounded: str, averages: bool) -> tuple[str, ...]:
-    count = len(source.shapes) - len(fit.extended)
+    count = len((source.under or source).shapes) - len(fit.extended)
     parts = [f"{count} tensors copied"]
     if fit.extended:
         parts.append(f"{len(fit.extended)} extended ({fit.words}: {', '.join(sorted(fit.extended))})")

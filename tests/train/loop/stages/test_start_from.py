@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import torch
 from reelweave.loader.errors import RunError, UsageError
 from reelweave.loader.storage import StorageConfig, open_storage
 from reelweave.pipelines.cli import main
+from reelweave.train.checkpoint.saver import Checkpoints
 from reelweave.train.config.checkpoint import StartFromConfig
 from reelweave.train.config.first_frames import FirstFramesConfig
 from reelweave.train.config.lora import LoraConfig
@@ -19,6 +21,8 @@ from reelweave.train.config.parallel import ParallelConfig
 from reelweave.train.config.run import TrainConfig
 from reelweave.train.loop.stages.record import read_ancestors
 from reelweave.train.loop.trainer import Trainer
+from reelweave.train.models.lora import merge
+from reelweave.train.sampling.trained.load import load_trained
 from tests.s3server import make_bucket, s3_server
 from tests.train.clips import ClipStream, tiny_config
 from tests.train.published import publish_text, run_config
@@ -197,6 +201,21 @@ def test_adapters_begin_with_adapters_and_keep_what_they_compute(tmp_path, first
     same(begins(tmp_path / "adapted", tmp_path, lora=adapters(first)), before)
     now = begins(tmp_path / "adapted", tmp_path, "scaled", lora=adapters(first, alpha=8.0))
     assert any(".lora_B." in name and tensor.abs().max() > 1e-4 for name, tensor in before.items())
+    # A run of all weights begins with the merged ones.
+    adapted = load_trained(str(tmp_path / "adapted"), torch.device("cpu")).bundle
+    merge(adapted.dit)
+    merged = begins(tmp_path / "adapted", tmp_path, "merged")
+    torch.testing.assert_close(
+        merged["dit.blocks.0.attend.query.weight"],
+        adapted.dit.blocks[0].attend.query.weight.detach(),
+        rtol=1e-6,
+        atol=1e-8,
+    )
+    assert merged.keys() == tensors(first).keys()
+    assert [ancestor.name for ancestor in read_ancestors(tmp_path / "merged")] == [
+        str(newest(tmp_path / "adapted")),
+        str(newest(first)),
+    ]
     same(now, {name: tensor / 4 if ".lora_B." in name else tensor for name, tensor in before.items()})
 
 
@@ -276,6 +295,22 @@ def test_any_layout_begins_with_the_weights_of_any_other(tmp_path, first, ranks,
     assert ended.codes == [0, 0], ended.errors
     one = run(staged(tmp_path / "two", first_frames=FirstFramesConfig()), tmp_path / "back", From(N))
     assert losses(tmp_path / "three") == pytest.approx(losses(one), rel=1e-5)
+
+
+def killed_stage(config, out):
+    """The rank is killed once it has the weights, before anything of the run is written."""
+    Checkpoints.reserve = lambda _: os.kill(os.getpid(), signal.SIGKILL)
+    train_stage(config, out)
+
+
+def test_a_run_that_is_killed_while_it_starts_begins_again(tmp_path, first, ranks):
+    config = staged(first).model_dump_json()
+    ended = ranks.run(killed_stage, 1, config, str(tmp_path / "next"))
+    assert ended.codes == [-9], ended.errors
+    assert not (tmp_path / "next" / "metrics.jsonl").exists()
+    ended = ranks.run(train_stage, 1, config, str(tmp_path / "next"))
+    assert ended.codes == [0], ended.errors
+    assert losses(tmp_path / "next") == losses(run(staged(first), tmp_path / "alone", From(N)))
 
 
 def test_a_damaged_source_is_named(tmp_path, first):
