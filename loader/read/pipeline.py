@@ -57,6 +57,7 @@ class ReadPipeline:
         pin_memory: True for page-locked memory of pixels or clips.
         share: ranks that read the same microbatches together; None for a rank that reads alone.
         captioned: function from row, content and pass of a sample to the content with the caption of that pass.
+        wants: function that says, before a microbatch is decoded, whether it is still needed; others give no batch.
     """
 
     def __init__(
@@ -68,8 +69,9 @@ class ReadPipeline:
         captioned: Callable[[int, TrainingSample, int], TrainingSample] = lambda _row, sample, _passed: (
             sample
         ),
+        wants: Callable[[RankMicrobatch], bool] = lambda _: True,
     ) -> None:
-        self._captioned = captioned
+        self._captioned, self._wants = captioned, wants
         self._samples, self._config, self._pin_memory, self._share = samples, config, pin_memory, share
         self._latents = samples.latents if config.latents and config.decode else None
         self._rank, self._totals = (0, [0]) if share is None else (share.rank, [0] * share.size)
@@ -104,16 +106,20 @@ class ReadPipeline:
         may_read_on = True
         for microbatch in prefetch(planned, _PLANNED_AHEAD):
             reading.append(self._read(microbatch))
-            while reading and not self._has_enough(decoding):
-                decoding.append(self._decode(reading.popleft()))
+            self._decode_ahead(reading, decoding)
             # Reading gains one microbatch on decoding per turn, which keeps the wait for the first one short.
             may_read_on = not may_read_on and sum(read.size for read in reading) < self._read_ahead
             if self._has_enough(decoding) and not may_read_on:
                 yield _part(decoding.popleft())
         while reading or decoding:
-            while reading and not self._has_enough(decoding):
-                decoding.append(self._decode(reading.popleft()))
-            yield _part(decoding.popleft())
+            self._decode_ahead(reading, decoding)
+            if decoding:
+                yield _part(decoding.popleft())
+
+    def _decode_ahead(self, reading: deque[_InFlight], decoding: deque[_Decoding]) -> None:
+        while reading and not self._has_enough(decoding):
+            if self._wants((read := reading.popleft()).planned):
+                decoding.append(self._decode(read))
 
     def _has_enough(self, decoding: deque[_Decoding]) -> bool:
         """Return whether the prefetch budget is full.

@@ -62,6 +62,10 @@ class PieceQueues:
         index = _number(self._last[home])
         return end - index if begin <= index < end else 0
 
+    def may_be_left(self, home: int, number: int) -> bool:
+        """Return whether a number is not known to be taken; asks no store."""
+        return number >= _number(self._last[home])
+
     def _set(self, home: int, expected: str, desired: str) -> str:
         """Set the counter if it has the expected value, and return its value; only this rank writes its own suffix."""
         stored = self._store.compare_set(self._key(home), expected, desired).decode()

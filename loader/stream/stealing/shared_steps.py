@@ -15,6 +15,7 @@ from reelweave.loader.batch import Microbatch, Pack
 from reelweave.loader.errors import UsageError
 from reelweave.loader.plan.epoch_plan import EpochPlan, StepPlan
 from reelweave.loader.plan.position import Position, read_state
+from reelweave.loader.read.assembly import RankMicrobatch
 from reelweave.loader.read.cache import DiskCache
 from reelweave.loader.read.pipeline import ReadPipeline
 from reelweave.loader.read.sample_reader import SampleReader
@@ -90,12 +91,17 @@ class SharedSteps:
         )
         captioned = CaptionChoice(stream.source, config)
         samples = SampleReader(stream.source, cache, stream.excluded)
-        with ReadPipeline(samples, config, pin, captioned=captioned) as pipeline:
-            batches = pipeline.run(microbatches)
+        wanted = _WantedPieces(plans.read, queues)
+        with ReadPipeline(samples, config, pin, captioned=captioned, wants=wanted.wants) as pipeline:
+            batches, last = pipeline.run(microbatches), None
             for first in batches:
-                step = SharedStep(first, batches, queues, plans.made.popleft(), stream)
+                if first.step == last:
+                    wanted.decoding.popleft()  # another rank ran this piece
+                    continue
+                step = SharedStep(first, batches, queues, plans.made.popleft(), stream, wanted)
                 yield step
-                step.close()
+                step.check_done()
+                last = first.step
 
 
 class SharedStep:
@@ -113,16 +119,11 @@ class SharedStep:
         queues: PieceQueues,
         part: "_RankWork",
         stream: VideoStream,
+        wanted: "_WantedPieces",
     ) -> None:
         self.number, self.samples = first.step, first.step_samples
-        self._first, self._batches, self._queues, self._part, self._stream = (
-            first,
-            batches,
-            queues,
-            part,
-            stream,
-        )
-        self._unread = deque(part.pieces)
+        self._first, self._batches, self._queues, self._part = first, batches, queues, part
+        self._stream, self._wanted = stream, wanted
         self._held: dict[_Piece, Microbatch | Pack] = {}
         self._ran, self._done = 0, False
 
@@ -133,23 +134,23 @@ class SharedStep:
         for _ in range(self._part.fixed - 1):
             yield self._count_batch(next(self._batches))
         while (piece := self._claim_piece()) is not None:
+            self._wanted.claimed = piece
             while piece not in self._held:
-                self._held[self._unread.popleft()] = next(self._batches)
+                batch = next(self._batches)
+                self._held[self._wanted.decoding.popleft()] = batch
             yield self._count_batch(self._held.pop(piece))
         self._done = True
         self._held.clear()
         self._stream.load_state_dict(self._stream.state_after(replace(self._first, after=self._after_step)))
 
-    def close(self) -> None:
-        """Drop the pieces that other ranks ran.
+    def check_done(self) -> None:
+        """Check that the step was iterated to its end.
 
         Raises:
-            UsageError: the step was not iterated to its end.
+            UsageError: it was not.
         """
         if not self._done:
             raise UsageError(f"step {self.number} was left before its end, and its samples would be lost")
-        for _ in self._unread:
-            next(self._batches)
 
     def _claim_piece(self) -> "_Piece | None":
         """Claim the next piece: first this rank's own, then those of the home with most pieces left."""
@@ -210,6 +211,33 @@ class _RankWork(NamedTuple):
     ranges: tuple[_PieceRange, ...]
 
 
+class _WantedPieces:
+    """Pieces that are worth decoding: those that this rank has claimed, and those that may be left.
+
+    Attributes:
+        claimed: piece that this rank has claimed last.
+        decoding: pieces whose batches come next, in order.
+    """
+
+    def __init__(self, works: deque[_RankWork], queues: PieceQueues) -> None:
+        self._works, self._queues = works, queues
+        self._step: int | None = None
+        self.claimed: _Piece | None = None
+        self.decoding: deque[_Piece] = deque()
+
+    def wants(self, planned: RankMicrobatch) -> bool:
+        """Return whether a microbatch is to be decoded; called once for each, in the order of the plan."""
+        if planned.before.step != self._step:
+            self._step, self._work = planned.before.step, self._works.popleft()
+        if (index := planned.micro.slot - self._work.fixed) < 0:
+            return True
+        piece = self._work.pieces[index]
+        wanted = piece == self.claimed or self._queues.may_be_left(*piece)
+        if wanted:
+            self.decoding.append(piece)
+        return wanted
+
+
 class _StepPlanner:
     """Planner of one rank's work in the steps of a pass, one step after the other."""
 
@@ -217,6 +245,7 @@ class _StepPlanner:
         self._rank, self._ranks, self._homes, self._config = rank, ranks, homes, config
         self._begin_R = np.zeros(ranks, np.int64)
         self.made: deque[_RankWork] = deque()
+        self.read: deque[_RankWork] = deque()
 
     def step(self, plan: EpochPlan, index: int) -> StepPlan:
         """Plan a step: this rank's fixed microbatches, its own pieces, then pieces of others from their ends on."""
@@ -228,7 +257,9 @@ class _StepPlanner:
         fixed = fixed[np.argsort(-costs[fixed], kind="stable")]
         pieces, ranges = self._pieces(tail)
         indices = np.array([index for _, index in pieces], np.int64)
-        self.made.append(_RankWork(len(fixed), tuple(piece for piece, _ in pieces), ranges))
+        work = _RankWork(len(fixed), tuple(piece for piece, _ in pieces), ranges)
+        self.made.append(work)
+        self.read.append(work)
         return plan.cut(
             index,
             np.concatenate([fixed, tail.micro[indices]]),

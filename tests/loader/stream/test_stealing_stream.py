@@ -2,10 +2,14 @@
 
 from collections import Counter
 
+import pytest
 import torch.distributed as dist
 
 from reelweave.loader.buckets.cost import PowerCost
 from reelweave.loader.dataset import Dataset
+from reelweave.loader.dataset.samples.clip import TrainingSample
+from reelweave.loader.read.fetch import Fetched
+from reelweave.loader.read.sample_reader import SampleReader
 from reelweave.loader.stream.stealing.stealing_stream import StealingStream
 from reelweave.loader.stream.stealing.step_split import WorkStealingConfig
 from reelweave.loader.stream.video_stream import VideoStream
@@ -44,3 +48,28 @@ def test_new_costs_plan_the_next_pass(dataset: Dataset) -> None:
     assert stealing.cost == PowerCost(exponent=1.5)
     keys += [key for batch in stealing for key in batch.keys]
     assert sorted(keys) == sorted(key for batch in VideoStream(dataset, settings) for key in batch.keys)
+
+
+def test_pieces_that_another_rank_ran_are_not_decoded(
+    dataset: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings, store = config(epochs=1, microbatches=3, prefetch=1), dist.HashStore()
+    free, late = (StealingStream(VideoStream(dataset, settings, rank, 2), store, SHARED) for rank in (1, 0))
+    # The free rank runs all pieces before the late one begins.
+    step_of_free = next(steps_of_free := free.iterate_steps())
+    taken = {key for batch in step_of_free for key in batch.keys}
+    decoded, clip = [], SampleReader.clip
+
+    def note(reader: SampleReader, row: int, fetched: Fetched) -> TrainingSample:
+        sample = clip(reader, row, fetched)
+        decoded.append(sample.key)
+        return sample
+
+    monkeypatch.setattr(SampleReader, "clip", note)
+    steps_of_late = late.iterate_steps()
+    ran = {key for batch in next(steps_of_late) for key in batch.keys}
+    assert ran
+    assert taken
+    assert ran <= set(decoded)
+    assert not taken & set(decoded)
+    steps_of_free.close()
