@@ -68,7 +68,8 @@ def published_layers(config: DiffusersConfig) -> tuple[NativeNames | None, Layer
     """
     folder, family = _published_family(config)
     with torch.random.fork_rng(devices=[]):
-        return family.names, layers_of(PublishedModel(config, folder, family.source).structure())
+        layers = layers_of(PublishedModel(config, folder, family.source).structure())
+    return family.names_of(description(folder, "model.name")), layers
 
 
 def _published_family(config: DiffusersConfig) -> tuple[Path, type[DiffusersDenoiser]]:

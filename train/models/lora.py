@@ -101,7 +101,7 @@ def starting_adapters(denoiser: Denoiser, config: LoraConfig) -> tuple[dict[str,
     if not isinstance(denoiser, DiffusersDenoiser):
         raise UsageError("lora.start_from is for published models; lora.checkpoint names weights of ours")
     layers = layers_of(denoiser.model)
-    read = read_adapters_file(path, layers, denoiser.names, "lora.start_from")
+    read = read_adapters_file(path, layers, denoiser.native_names, "lora.start_from")
     if read.rank != config.rank:
         raise UsageError(
             f"lora.start_from {path} has adapters of rank {read.rank}, and lora.rank is {config.rank}: set lora.rank to"

@@ -27,6 +27,7 @@ from reelweave.train.models.attention.positions import Window
 from reelweave.train.models.denoiser import Denoiser, InputRows
 from reelweave.train.models.dit import TokenLayout, tokens
 from reelweave.train.models.published.context_parallel import Placed, Rotation, in_a_row, select_positions
+from reelweave.train.models.published.folder import description
 from reelweave.train.models.published.names.native import NativeNames
 from reelweave.train.models.published.size import PublishedSize
 from reelweave.train.models.published.vae_base import PublishedVae
@@ -60,7 +61,8 @@ class DiffusersDenoiser(Denoiser):
         rate: frames per second that its models were trained at; None: none is known, or see `frame_rate`.
         vae: VAE of its pipeline.
         sizes: published transformers by name, for plans without their files.
-        names: names of its weights in the original repository; None: none are known.
+        names: names of its weights in the original repository; None: none are known, or see `names_of`.
+        native_names: those names of this model.
         model: the diffusers model.
         largest: maximum number of tokens along time, rows and columns.
     """
@@ -90,7 +92,8 @@ class DiffusersDenoiser(Denoiser):
     ) -> None:
         super().__init__()
         self.config = config
-        self._published = PublishedModel(config, folder, self.source, self.names)
+        self.native_names = self.names_of(description(folder, "model.name"))
+        self._published = PublishedModel(config, folder, self.source, self.native_names)
         self.model: Any = self._published.structure()
         self.patch = self._patch()
         # Refuse what does not fit, before weights are read.
@@ -136,6 +139,15 @@ class DiffusersDenoiser(Denoiser):
             described: its config.json.
         """
         return cls.rate
+
+    @classmethod
+    def names_of(cls, described: Mapping[str, Any]) -> NativeNames | None:  # noqa: ARG003
+        """Return the names of a model's weights in the original repository; None: none are known.
+
+        Args:
+            described: its config.json.
+        """
+        return cls.names
 
     def notices(self) -> list[str]:
         """Return a line for each key that is set and not read, and for blocks that stay diffusers' own."""

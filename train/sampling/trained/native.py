@@ -94,11 +94,11 @@ def _named_model(trained: Trained) -> tuple[DiffusersDenoiser, NativeNames]:
         raise UsageError(
             f"{trained.checkpoint} is a model of ours, which no original repository has names for: leave --format out"
         )
-    if dit.names is None:
+    if dit.native_names is None:
         raise UsageError(
             f"{dit.source} has no native names here: leave --format out, for the names of diffusers"
         )
-    return dit, dit.names
+    return dit, dit.native_names
 
 
 def _adapters(

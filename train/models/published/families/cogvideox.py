@@ -14,6 +14,7 @@ from reelweave.train.config.parts import TextConfig
 from reelweave.train.config.text import TransformersTextConfig
 from reelweave.train.models.dit import TokenLayout
 from reelweave.train.models.published.context_parallel import JointAttention, Placed, Rotation
+from reelweave.train.models.published.names.cogvideox import COGVIDEOX_NAMES
 from reelweave.train.models.published.shared import DiffusersDenoiser
 from reelweave.train.models.published.vae_base import PublishedVae
 
@@ -66,6 +67,7 @@ class CogVideoX(DiffusersDenoiser):
     joint_text = True
     keys = frozenset[str]()
     vae = CogVideoXVae
+    names = COGVIDEOX_NAMES
 
     @classmethod
     def frame_rate(cls, config: DiffusersConfig, described: Mapping[str, Any]) -> float:  # noqa: ARG003

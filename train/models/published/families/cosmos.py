@@ -9,6 +9,8 @@ import torch
 from reelweave.train.config.model import DiffusersConfig
 from reelweave.train.models.dit import TokenLayout
 from reelweave.train.models.published.context_parallel import JointAttention, select_positions
+from reelweave.train.models.published.names.cosmos import COSMOS_1_NAMES, COSMOS_2_NAMES
+from reelweave.train.models.published.names.native import NativeNames
 from reelweave.train.models.published.shared import DiffusersDenoiser
 from reelweave.train.models.published.vae_base import PublishedVae
 
@@ -49,6 +51,11 @@ class Cosmos(DiffusersDenoiser):
     @classmethod
     def frame_rate(cls, config: DiffusersConfig, described: Mapping[str, Any]) -> float:  # noqa: ARG003
         return config.fps or _BASE_FPS
+
+    @classmethod
+    def names_of(cls, described: Mapping[str, Any]) -> NativeNames:
+        """Return the names of Predict2, or of the first version, which alone learns positions."""
+        return COSMOS_1_NAMES if described.get("extra_pos_embed_type") else COSMOS_2_NAMES
 
     def _prepare(self) -> None:
         theirs = self.model.config

@@ -8,6 +8,7 @@ from reelweave.train.config.text import TransformersTextConfig
 from reelweave.train.models.dit import TokenLayout
 from reelweave.train.models.encoders.decode_tiles import TileAxis
 from reelweave.train.models.published.context_parallel import JointAttention
+from reelweave.train.models.published.names.hunyuan import HUNYUAN_NAMES
 from reelweave.train.models.published.shared import DiffusersDenoiser
 from reelweave.train.models.published.size import PublishedSize
 from reelweave.train.models.published.vae_base import PublishedVae
@@ -68,6 +69,7 @@ class HunyuanVideo(DiffusersDenoiser):
     keys = frozenset({"guidance"})
     rate = 24.0
     vae = HunyuanVideoVae
+    names = HUNYUAN_NAMES
     sizes = _SIZES
 
     def _prepare(self) -> None:

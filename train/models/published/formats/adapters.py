@@ -29,7 +29,7 @@ LORA_PREFIX = "transformer"
 LORA_SETTINGS = "lora_adapter_metadata"
 """Metadata of files of diffusers: settings of PEFT, JSON."""
 LORA_RANK = "reelweave_rank"
-"""Metadata of native files: rank before adapters of several layers became one."""
+"""Metadata of our native files, whose alpha is the rank: the rank before adapters of several layers became one."""
 
 _TENSOR = re.compile(r"(.+)\.(?:lora_?(A|B|down|up)(?:\.[^.]+)?\.weight|(alpha))")
 _PREFIXES = (
@@ -153,7 +153,7 @@ def _adapters(
         for layer, other in alphas.items():
             if other != alpha:
                 weights[f"{layer}.lora_B.weight"] = weights[f"{layer}.lora_B.weight"] * (other / alpha)
-    else:
+    elif LORA_RANK not in metadata:
         note = f"{key} states no alpha: taken is alpha {rank}, its rank, as diffusers, ComfyUI and musubi-tuner do"
     targets = _targets(set(separate), layers, settings, key)
     return AdaptersFile(rank, alpha, targets, weights, metadata, note)

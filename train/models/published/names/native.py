@@ -131,8 +131,14 @@ class NativeNames:
         return list(found.values())
 
     def known(self, names: Iterable[str]) -> int:
-        """Count the native layers among names, with blocks of any number; a name may have an ending."""
-        patterns = [re.escape(rule.native).replace(r"\{\}", r"\d+") for rule in set(self._rules.values())]
+        """Count the native layers among names, with blocks of any number, and underscores for dots as kohya has them.
+
+        Args:
+            names: names; each may have an ending.
+        """
+        natives = {rule.native for rule in self._rules.values()}
+        natives |= {native.replace(".", "_") for native in natives}
+        patterns = [re.escape(native).replace(r"\{\}", r"\d+") for native in natives]
         pattern = re.compile(rf"({'|'.join(patterns)})(\..*)?")
         return sum(pattern.fullmatch(name) is not None for name in names)
 

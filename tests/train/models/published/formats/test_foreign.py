@@ -158,6 +158,16 @@ WRONG = {
         lambda w: renamed(w, ("self_attn", "attention"), ("cross_attn", "attention2")),
         r"48 of its 48 tensors are no adapters of layers of Wan in this model: .* and 38 more$",
     ),
+    "another family": (
+        lambda w: {
+            f"lora_unet_double_blocks_{n}_img_attn_qkv.lora_down.weight": torch.ones(4, 32) for n in (0, 1)
+        },
+        r"holds adapters of HunyuanVideo \(lora_unet_double_blocks_0_.*\), and the model is another",
+    ),
+    "another family, natively": (
+        lambda w: {"diffusion_model.blocks.0.self_attn.q_proj.lora_A.weight": torch.ones(4, 32)},
+        "holds adapters of Cosmos Predict2",
+    ),
     "more blocks": (
         lambda w: w | renamed(w, ("blocks.0", "blocks.39")),
         r"24 of its 72 tensors are no adapters .*blocks.39",

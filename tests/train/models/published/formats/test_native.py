@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors import safe_open
+from safetensors.torch import save_file
 
 from reelweave.loader.errors import UsageError
+from reelweave.train.config.lora import LORA_FILE
 from reelweave.train.models.bundle import Bundle
 from reelweave.train.models.lora import adapter_weights
 from reelweave.train.models.published.shared import DiffusersDenoiser
@@ -19,20 +21,40 @@ from tests.thorough import thorough
 from tests.train.models.published.formats import tools
 
 CPU = torch.device("cpu")
-VARIANTS = ["wan"]
+WHOLE = [
+    "wan",
+    *(
+        pytest.param(variant, marks=thorough)
+        for variant in ("hunyuan, distilled", "cogvideox", "cogvideox 1.5", "cosmos", "cosmos 2")
+    ),
+]
+ADAPTED = ["wan", *(pytest.param(variant, marks=thorough) for variant in ("hunyuan", "cosmos", "cosmos 2"))]
+ATTENTION = ["to_q", "to_k", "to_v", "to_out.0"]
 EVERYWHERE = {
-    "wan": ["to_q", "to_k", "to_v", "to_out.0", "net.0.proj", "net.2", "proj_out", "time_proj", "linear_1"]
+    "wan": [*ATTENTION, "net.0.proj", "net.2", "proj_out", "time_proj", "linear_1"],
+    "hunyuan": [
+        "to_q",
+        "add_v_proj",
+        "to_add_out",
+        "net.2",
+        "proj_mlp",
+        "proj_out",
+        "linear",
+        "linear_1",
+        "proj_in",
+    ],
+    "cosmos": [*ATTENTION, "net.0.proj", "net.2", "linear_1", "linear_2", "proj_out", "patch_embed.proj"],
 }
 """Layers of all kinds, beside those of attention."""
 
 
-@pytest.fixture(scope="module", params=VARIANTS)
+@pytest.fixture(scope="module", params=WHOLE)
 def whole(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("whole")
     return folder, tools.drawn_model(folder, request.param)
 
 
-@pytest.fixture(scope="module", params=VARIANTS)
+@pytest.fixture(scope="module", params=ADAPTED)
 def adapted(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("adapted")
     return folder, request.param, tools.drawn_model(folder, request.param, {})
@@ -64,7 +86,7 @@ def test_native_weights_come_in_as_they_went_out(whole, tmp_path):
 def test_adapters_act_in_comfyui_as_here(adapted, tmp_path, form, targets):
     _, variant, trained = adapted
     if targets == "everywhere":
-        trained = tools.drawn_model(tmp_path / "model", variant, {"targets": EVERYWHERE[variant]})
+        trained = tools.drawn_model(tmp_path / "model", variant, {"targets": EVERYWHERE[variant.split()[0]]})
     plain = tools.drawn_model(tmp_path / "plain", variant)
     base = trained.bundle.dit.model
     plain.bundle.dit.model.load_state_dict(
@@ -72,7 +94,8 @@ def test_adapters_act_in_comfyui_as_here(adapted, tmp_path, form, targets):
     )
     native = tools.read(tools.exported(plain, tmp_path / "base.safetensors"))
     adapters = tools.read(tools.exported(trained, tmp_path / "lora.safetensors", form))
-    merged = tools.applied_as_comfyui(native, adapters)
+    prefix = "net." if variant.startswith("cosmos") else ""
+    merged = tools.applied_as_comfyui(native, adapters, prefix)
     model = tools.whole_by_diffusers(trained.bundle.dit.source, merged, tmp_path / "plain")
     found, expected = tools.prediction_of(trained, model), tools.prediction(trained.bundle.dit)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4 * float(expected.abs().max()))
@@ -122,6 +145,80 @@ def test_diffusers_loads_native_adapters_of_wan(diffusers, tmp_path):
         pipe.unload_lora_weights()
         found = tools.prediction_of(trained, model)
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4 * float(expected.abs().max()))
+
+
+@thorough
+def test_diffusers_loads_native_adapters_of_hunyuanvideo(diffusers, tmp_path, monkeypatch):
+    """Those of its blocks: of the text's refiner, diffusers cuts A as it cuts B."""
+    from diffusers.loaders import lora_conversion_utils, lora_pipeline
+
+    name = "_convert_hunyuan_video_lora_to_diffusers"
+    monkeypatch.setattr(lora_pipeline, name, tools.narrow(lora_conversion_utils, name, 32))
+    blocks = ("transformer_blocks", "single_transformer_blocks")
+    queries = [f"{block}.0.attn.to_{part}" for block in blocks for part in "qkv"]
+    targets = [
+        *queries,
+        "transformer_blocks.0.attn.to_out.0",
+        "add_q_proj",
+        "add_k_proj",
+        "add_v_proj",
+        "to_add_out",
+    ]
+    trained = tools.drawn_model(tmp_path / "model", "hunyuan", {"targets": targets})
+    expected = tools.prediction(trained.bundle.dit)
+    file = tools.exported(trained, tmp_path / "native.safetensors")
+    model = diffusers.HunyuanVideoTransformer3DModel.from_pretrained(tmp_path / "model" / "transformer")
+    weights, metadata = diffusers.HunyuanVideoPipeline.lora_state_dict(file, return_lora_metadata=True)
+    diffusers.HunyuanVideoPipeline.load_lora_into_transformer(weights, model, metadata=metadata)
+    model.fuse_lora()
+    model.unload_lora()
+    found = tools.prediction_of(trained, model)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4 * float(expected.abs().max()))
+
+
+@thorough
+@pytest.mark.parametrize("variant", ["wan", "hunyuan", "cogvideox", "cosmos", "cosmos 2"])
+def test_diffusers_loads_its_format_of_every_family(diffusers, tmp_path, variant):
+    trained = tools.drawn_model(tmp_path / "model", variant, {})
+    expected = tools.prediction(trained.bundle.dit)
+    export(trained, tmp_path / "lora")
+    model = type(trained.bundle.dit.model).from_pretrained(tmp_path / "model" / "transformer")
+    # What the pipelines call; those of Cosmos 1 and 2 read no adapters.
+    model.load_lora_adapter(tmp_path / "lora", weight_name=LORA_FILE, use_safetensors=True)
+    model.fuse_lora()
+    model.unload_lora()
+    found = tools.prediction_of(trained, model)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4 * float(expected.abs().max()))
+
+
+@thorough
+def test_adapters_of_cogvideox_are_refused_natively(tmp_path):
+    trained = tools.drawn_model(tmp_path / "model", "cogvideox", {})
+    for form in ("native", "kohya"):
+        with pytest.raises(UsageError, match=f"--format {form}: no tool reads adapters of CogVideoX"):
+            tools.exported(trained, tmp_path / "lora.safetensors", form)
+
+
+@thorough
+def test_a_fused_adapter_of_others_is_shared_by_its_layers(tmp_path):
+    """Trained on one layer of query, key and value: A is the same for all, and B is cut."""
+    trained = tools.drawn_model(tmp_path / "model", "hunyuan", {})
+    torch.manual_seed(3)
+    A, B = torch.randn(2, 32), torch.randn(96, 2)
+    weights = {"lora_unet_double_blocks_0_img_attn_qkv.lora_down.weight": A}
+    weights |= {"lora_unet_double_blocks_0_img_attn_qkv.lora_up.weight": B}
+    weights |= {"lora_unet_double_blocks_0_img_attn_qkv.alpha": torch.tensor(1.0)}
+    save_file(weights, tmp_path / "fused.safetensors")
+    back = load_published(trained.config, CPU, tmp_path / "fused.safetensors")
+    found = adapter_weights(back.bundle.dit)
+    assert back.config.lora.rank == 2
+    assert back.config.lora.alpha == 1
+    assert sorted({name.split(".lora_")[0] for name in found}) == [
+        f"transformer_blocks.0.attn.to_{part}" for part in "kqv"
+    ]
+    for part, rows in zip("qkv", B.chunk(3), strict=True):
+        assert torch.equal(found[f"transformer_blocks.0.attn.to_{part}.lora_A.weight"], A)
+        assert torch.equal(found[f"transformer_blocks.0.attn.to_{part}.lora_B.weight"], rows)
 
 
 def exported_again(variant: str, folder: str, out: str, form: str, whole: bool) -> None:

@@ -1,6 +1,8 @@
 """Other tools' readers, as their public key maps have them, and tiny models to read."""
 
 import copy
+import inspect
+import re
 from pathlib import Path
 
 import torch
@@ -54,26 +56,94 @@ def prediction_of(trained: Trained, model) -> torch.Tensor:
 def whole_by_diffusers(source: str, weights: dict, folder: Path):
     """A model that diffusers makes of native weights."""
     import diffusers
-    from diffusers.loaders import single_file_utils as theirs
 
     kind = getattr(diffusers, source)
-    convert = {"WanTransformer3DModel": theirs.convert_wan_transformer_to_diffusers}[source]
     model = kind.from_config(kind.load_config(folder / "transformer"))
-    model.load_state_dict(convert(dict(weights)), strict=True)
+    width = model.config.num_attention_heads * model.config.attention_head_dim
+    model.load_state_dict(_converter(source, width)(dict(weights)), strict=True)
     return model.eval()
 
 
-def applied_as_comfyui(native: dict, adapters: dict) -> dict:
+def _converter(source: str, width: int):
+    from diffusers.loaders import single_file_utils as theirs
+
+    if source == "WanTransformer3DModel":
+        return theirs.convert_wan_transformer_to_diffusers
+    if source == "CosmosTransformer3DModel":
+        # It asks which version it has after it has emptied what it asks (0.42.1), and takes all for Predict2.
+        name = "convert_cosmos_transformer_checkpoint_to_diffusers"
+        return changed(
+            theirs, name, 'to_q.0.weight" in checkpoint:', 'to_q.0.weight" in converted_state_dict:'
+        )
+    if source == "CogVideoXTransformer3DModel":
+        return _from_sat
+    return narrow(theirs, "convert_hunyuan_video_transformer_to_diffusers", width)
+
+
+def narrow(module, name: str, width: int):
+    """A function of diffusers for HunyuanVideo, whose width it states, with the width of a tiny model."""
+    return changed(module, name, "hidden_size = 3072", f"hidden_size = {width}")
+
+
+def changed(module, name: str, old: str, new: str):
+    """A function of a module, one of its lines changed."""
+    code = inspect.getsource(getattr(module, name))
+    assert old in code
+    space = dict(vars(module))
+    exec(code.replace(old, new), space)
+    return space[name]
+
+
+def _from_sat(weights: dict) -> dict:
+    """Weights of CogVideoX by diffusers' names, as its scripts/convert_cogvideox_to_diffusers.py makes them."""
+    parts = (
+        (r"^model\.diffusion_model\.", ""),
+        (r"^transformer\.final_layernorm", "norm_final"),
+        (r"^transformer\.layers\.", "transformer_blocks."),
+        (r"\.attention\.dense", ".attn1.to_out.0"),
+        (r"\.attention\.", ".attn1."),
+        (r"\.mlp\.dense_h_to_4h", ".ff.net.0.proj"),
+        (r"\.mlp\.dense_4h_to_h", ".ff.net.2"),
+        (r"\.input_layernorm", ".norm1.norm"),
+        (r"\.post_attention_layernorm", ".norm2.norm"),
+        (r"^time_embed\.0", "time_embedding.linear_1"),
+        (r"^time_embed\.2", "time_embedding.linear_2"),
+        (r"^mixins\.patch_embed", "patch_embed"),
+        (r"^mixins\.final_layer\.norm_final", "norm_out.norm"),
+        (r"^mixins\.final_layer\.linear", "proj_out"),
+        (r"^mixins\.final_layer\.adaLN_modulation\.1", "norm_out.linear"),
+        (r"^mixins\.adaln_layer\.(query|key)_layernorm_list\.(\d+)", r"transformer_blocks.\2.attn1.norm_\1"),
+        (r"norm_query", "norm_q"),
+        (r"norm_key", "norm_k"),
+    )
+    out = {}
+    for name, weight in weights.items():
+        for pattern, new in parts:
+            name = re.sub(pattern, new, name)
+        if "query_key_value" in name:
+            for part, rows in zip("qkv", weight.chunk(3), strict=True):
+                out[name.replace("query_key_value", f"to_{part}")] = rows
+        elif match := re.fullmatch(r"mixins\.adaln_layer\.adaLN_modulations\.(\d+)\.1\.(\w+)", name):
+            chunks = weight.chunk(12)
+            for norm, first in ((1, 0), (2, 3)):
+                rows = torch.cat((*chunks[first : first + 3], *chunks[first + 6 : first + 9]))
+                out[f"transformer_blocks.{match[1]}.norm{norm}.linear.{match[2]}"] = rows
+        else:
+            out[name] = weight
+    return out
+
+
+def applied_as_comfyui(native: dict, adapters: dict, prefix: str = "") -> dict:
     """Native weights with adapters as ComfyUI applies them (comfy/lora.py, comfy/weight_adapter/lora.py).
 
     Its key map has, for a weight X.weight of the model, diffusion_model.X and lora_unet_ with X by underscores. An
-    adapter acts at alpha over its rank, or at 1 where it has no alpha.
+    adapter acts at alpha over its rank, or at 1 where it has no alpha. The prefix of a file of the whole model goes.
     """
     weights, loaded = copy.deepcopy(native), set()
     for name in native:
         if not name.endswith(".weight"):
             continue
-        layer = name.removesuffix(".weight")
+        layer = name.removesuffix(".weight").removeprefix(prefix)
         for base in (f"diffusion_model.{layer}", f"lora_unet_{layer.replace('.', '_')}"):
             for up, down in (("lora_up", "lora_down"), ("lora_B", "lora_A")):
                 if (mat1 := adapters.get(f"{base}.{up}.weight")) is None:
