@@ -23,6 +23,9 @@ class HeldOutConfig(Settings):
         " stream.split",
     )
     every_steps: int = Field(500, ge=1, description="optimizer steps between measurements")
+    before_first_step: bool = Field(
+        False, description="measure before the first step, too: the loss of the model as the run begins"
+    )
     steps: int = Field(
         4,
         ge=1,

@@ -78,7 +78,7 @@ class DenoiserTask:
         return groups | ({"ema": layout.place(averages)} if averages else {})
 
     def start(self, done: int, log: RunLog) -> None:
-        """Give all ranks the same weights; plan the first steps of cascades.
+        """Give all ranks the same weights; evaluate and sample them as a run begins; plan the first steps of cascades.
 
         Raises:
             UsageError: ``lora.targets`` of a new run has an entry that names no layer, or ``objective.prediction``
@@ -92,6 +92,8 @@ class DenoiserTask:
             log.say(line)
         self._say_never_due(log)
         self._layout.share()
+        if not done:
+            self._evaluate(0, log)
         if self._cascades is not None:
             self._cascades.prefetch_from(self._stream)
 
@@ -100,7 +102,8 @@ class DenoiserTask:
         recalibrate, total_steps = self._config.recalibrate, self._config.schedule.total_steps
         intervals = {"held_out": self._held_out, "validation": self._validator, "recalibrate": recalibrate}
         for section, interval in intervals.items():
-            if interval and (line := never_due(section, interval.every_steps, total_steps)):
+            first = getattr(interval, "before_first_step", False)
+            if interval and (line := never_due(section, interval.every_steps, total_steps, first)):
                 log.say(line)
 
     def begin(self, step: int) -> float:
@@ -153,11 +156,19 @@ class DenoiserTask:
             log.say(line)
         if step % self._config.log.every_steps == 0:
             log.write(LossRecord(step, "train", self._rows.take(self.data)))
-        if self._held_out and step % self._held_out.every_steps == 0:
+        self._evaluate(step, log)
+
+    def _evaluate(self, step: int, log: RunLog) -> None:
+        """Evaluate held-out clips and sample validation videos, if they are due; step 0 is before the first one."""
+        if self._held_out and _is_due(self._held_out, step):
             layout = self._layout
             breakdown = self._held_out.losses(
                 layout.bundle, self._config.losses, self.data, layout.run_dummy_steps, layout.errors
             )
             log.write(LossRecord(step, "held_out", breakdown))
-        if self._validator and step % self._validator.every_steps == 0:
+        if self._validator and _is_due(self._validator, step):
             self._validator.run(step, log)
+
+
+def _is_due(evaluation: HeldOutEvaluation | Validator, step: int) -> bool:
+    return step % evaluation.every_steps == 0 if step else evaluation.before_first_step

@@ -14,17 +14,19 @@ from reelweave.train.step.losses import losses
 from reelweave.train.step.squared_errors import SquaredErrors, whole_model_errors
 
 
-def never_due(section: str, every_steps: int, total_steps: int) -> str:
+def never_due(section: str, every_steps: int, total_steps: int, before_first_step: bool = False) -> str:
     """Return a sentence if a run ends before something at intervals takes place; else nothing.
 
     Args:
         section: section of the configuration that holds the interval.
         every_steps: the interval.
         total_steps: optimizer steps of the run.
+        before_first_step: whether it takes place before the first step.
     """
     if every_steps <= total_steps:
         return ""
-    return f"{section}.every_steps={every_steps} is above schedule.total_steps={total_steps}: it never takes place"
+    when = "it takes place before the first step alone" if before_first_step else "it never takes place"
+    return f"{section}.every_steps={every_steps} is above schedule.total_steps={total_steps}: {when}"
 
 
 @dataclass(frozen=True)
@@ -34,10 +36,12 @@ class HeldOutEvaluation:
     Attributes:
         every_steps: optimizer steps between two evaluations.
         batches: returns this rank's batches from the first on, at each call; ranks may have unequal numbers.
+        before_first_step: whether to evaluate the model as the run begins.
     """
 
     every_steps: int
     batches: Callable[[], Iterable[Microbatch | Pack]]
+    before_first_step: bool = False
 
     @torch.no_grad()
     def losses(

@@ -85,6 +85,7 @@ class Validator:
         self, validation: Validation, train: TrainConfig, layout: ParallelModel, ema: Ema, out: Path
     ) -> None:
         self.every_steps = validation.config.every_steps
+        self.before_first_step = validation.config.before_first_step
         self._fps = validation.config.fps or file_fps(frame_rate(train.model) or validation.fps)
         self._asked, self._layout, self._ema = validation, layout, ema
         self._weights = validation.config.weights or ("ema" if train.ema else "model")

@@ -35,6 +35,10 @@ class ValidationConfig(SampleConfig):
         f" of them; at most {MOST_PROMPTS}"
     )
     every_steps: int = Field(1000, ge=1, description="optimizer steps between validations")
+    before_first_step: bool = Field(
+        False,
+        description="sample before the first step, too: videos of the model as it is published, or as the run begins",
+    )
     weights: Literal["ema", "model"] | None = Field(
         None, description="ema: the average of the weights, model: the last ones; null: ema if the run has it"
     )

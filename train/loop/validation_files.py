@@ -98,7 +98,10 @@ class ValidationFiles:
         steps = sorted(
             int(match[1]) for path in self._root.iterdir() if (match := _STEP.fullmatch(path.name))
         )
-        columns = [each for each in steps if each <= step][-COLUMNS:]
+        columns = [each for each in steps if each <= step]
+        # What a run began with stays beside what it makes.
+        kept = columns[:1] if columns[0] == 0 and len(columns) > COLUMNS else []
+        columns = [*kept, *columns[-(COLUMNS - len(kept)) :]]
         rows = [[self._middle(each, n) for each in columns] for n in range(len(self._rows))]
         with whole_file(self._root / SHEET) as aside:
             aside.write_bytes(png(sheet(rows)))

@@ -172,7 +172,7 @@ def _held_out(
         return None
     dataset, held_out_stream = held_out_source(config.held_out.dataset, config.dataset, config.stream)
     batches = held_out_batches(dataset, config.held_out.steps, held_out_stream, open_stream)
-    return HeldOutEvaluation(config.held_out.every_steps, batches)
+    return HeldOutEvaluation(config.held_out.every_steps, batches, config.held_out.before_first_step)
 
 
 def _validation(config: "TrainRunConfig") -> "Validation | None":

@@ -37,12 +37,14 @@ class HeldOut:
         last_step: step of it.
         best: lowest mean loss.
         best_step: step of it.
+        before: mean loss before the first step; None if it was not measured.
     """
 
     last: float
     last_step: int
     best: float
     best_step: int
+    before: float | None = None
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,8 @@ class _Kind:
         if loss is not None and (self.best is None or step > self.best.last_step):
             best = self.best
             lowest = (loss, step) if best is None or loss < best.best else (best.best, best.best_step)
-            self.best = HeldOut(loss, step, *lowest)
+            before = loss if step == 0 else best.before if best else None
+            self.best = HeldOut(loss, step, *lowest, before)
 
     def losses(self) -> LossCurves:
         return LossCurves(
@@ -101,7 +104,7 @@ def read_losses(run: Path) -> AllLosses:
     for record in records(run / LOSSES):
         step = None if record is None else number(record.get("step"))
         of = None if record is None else record.get("of")
-        if record is None or step is None or not 1 <= step < 1 << 53 or of not in ("train", "held_out"):
+        if record is None or step is None or not 0 <= step < 1 << 53 or of not in ("train", "held_out"):
             unreadable += 1
             continue
         kinds[of].add(int(step), record)

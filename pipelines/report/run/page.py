@@ -125,6 +125,7 @@ def _figures(run: RunNumbers) -> dict[str, str]:
     return {
         "loss now": _format_value(recent.loss, "{:.4g}"),
         "held-out loss": _format_value(best.last if best else None, "{:.4g}"),
+        "held-out before step 1": _format_value(best.before if best else None, "{:.4g}"),
         "steps done": f"{steps.last or 0:,}{of}",
         "left at this pace": _told_duration(run.left_s),
         "a step": _told_duration(recent.step_s),

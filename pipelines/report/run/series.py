@@ -85,7 +85,7 @@ class Bins:
         """Add rows of rising steps, all behind those before; NaN is no value.
 
         Args:
-            step_N: steps, from 1.
+            step_N: steps, from 0: a baseline, which has a bin of its own.
             values_CN: a row for each column.
             weights_CN: weights in the mean.
         """
@@ -158,7 +158,7 @@ class NamedBins:
                 self.left_out.add(name[:200])
                 self.left_out = set(sorted(self.left_out)[: self._most])
                 return
-            self._bins[name], self._rows[name], self._last[name] = Bins(["loss"]), [], 0
+            self._bins[name], self._rows[name], self._last[name] = Bins(["loss"]), [], -1
         if step <= self._last[name]:
             return
         self._last[name] = step

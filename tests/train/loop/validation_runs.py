@@ -86,7 +86,8 @@ def compare(out: str, names: list[str]) -> None:
             config = config.model_copy(update={"schedule": schedule})
             mesh = Mesh.of(config.parallel, world.size)
             data = next(ranks.index(world.rank) for ranks in mesh.partition(DATA) if world.rank in ranks)
-            for kind, validation in (("with", Validation(validation_config(), raw)), ("without", None)):
+            asked = Validation(validation_config(before_first_step=True), raw)
+            for kind, validation in (("with", asked), ("without", None)):
                 stream = stream_of(data, mesh.degree(DATA))
                 Trainer(config, stream, Path(out) / name / kind, validation=validation).run()
             if name not in ALONE or name in SHARDED:
