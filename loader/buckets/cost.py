@@ -1,10 +1,11 @@
 """Cost models: seconds of a microbatch on one rank, from its batch size B and sequence length S."""
 
-from typing import Annotated, Literal
+from itertools import pairwise
+from typing import Annotated, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
-from pydantic import Field
+from pydantic import Field, PositiveInt, model_validator
 
 from reelweave.loader.base.arrays import Floats, IndexArray
 from reelweave.loader.settings import Settings
@@ -42,7 +43,42 @@ class PowerCost(Settings):
         return np.asarray(self.scale_s * np.asarray(length, np.float64) ** self.exponent)
 
 
-Cost = LinearQuadraticCost | PowerCost
+class MeasuredCost(Settings):
+    """Cost a + f(S)*B*s(S) of another model, with its samples' seconds s(S) multiplied by factors measured by length.
+
+    Buckets of one length differ from any smooth formula: kernels fill a GPU better or worse, and a VAE counts pixels.
+    Between two measured lengths the factor is interpolated over log S; beyond them it is that of the nearest one.
+    """
+
+    kind: Literal["measured"] = "measured"
+    base: LinearQuadraticCost | PowerCost = Field(discriminator="kind", description="cost that is corrected")
+    lengths: tuple[PositiveInt, ...] = Field(min_length=1, max_length=64, description="S, in tokens, rising")
+    factors: tuple[Annotated[float, Field(gt=0)], ...] = Field(
+        description="measured seconds over those of `base`, for each length"
+    )
+
+    @model_validator(mode="after")
+    def _one_factor_for_each_length(self) -> Self:
+        if len(self.factors) != len(self.lengths):
+            raise ValueError(
+                f"{len(self.lengths)} lengths need as many factors; there are {len(self.factors)}"
+            )
+        if any(first >= second for first, second in pairwise(self.lengths)):
+            raise ValueError("lengths must rise")
+        return self
+
+    @property
+    def fixed_s(self) -> float:
+        """Fixed seconds per microbatch, which are not corrected."""
+        return self.base.fixed_s
+
+    def sample_s(self, length: ArrayLike) -> Floats:
+        """Return the seconds that each sample of S tokens adds to a microbatch."""
+        factor = np.interp(np.log(np.maximum(length, 1)), np.log(self.lengths), self.factors)
+        return np.asarray(self.base.sample_s(length) * factor)
+
+
+Cost = LinearQuadraticCost | PowerCost | MeasuredCost
 """Cost model, discriminated by ``kind``."""
 
 

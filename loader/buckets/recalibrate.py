@@ -13,8 +13,9 @@ import numpy as np
 from pydantic import Field
 
 from reelweave.loader.base.arrays import Floats
-from reelweave.loader.buckets.cost import Cost, seconds
+from reelweave.loader.buckets.cost import Cost, LinearQuadraticCost, MeasuredCost, PowerCost, seconds
 from reelweave.loader.buckets.cost_fit import Timings, fit_linear_quadratic, linear_quadratic
+from reelweave.loader.buckets.measured_factors import factors_by_length
 from reelweave.loader.buckets.rank_speed import odd_ranks
 from reelweave.loader.settings import Settings
 
@@ -29,7 +30,10 @@ class RecalibrateConfig(Settings):
     every_steps: int = Field(200, ge=1, description="optimizer steps between set points")
     min_timings: int = Field(100, ge=10, description="measured microbatches needed to change the cost")
     keep_error: float = Field(
-        0.02, ge=0, description="median relative error up to which the current cost is kept without a new fit"
+        0.02,
+        ge=0,
+        description="median relative error up to which the current cost is kept without a new fit, and mean"
+        " error of its sequence lengths up to which none is corrected by itself",
     )
     improvement: float = Field(
         0.7,
@@ -92,10 +96,23 @@ def _decide(current: Cost, timings: Timings, config: RecalibrateConfig) -> Recal
         return Recalibration(current, False, f"the cost is {before:.1%} off", before)
     usual = _usual(timings, config.outliers)
     fit = fit_linear_quadratic(usual)
-    if fit.misfits:  # a fit that cannot be trusted never replaces a cost
-        return Recalibration(current, False, f"no better cost: {'; '.join(fit.misfits)}", before)
-    after = _median_error(fit.cost, timings)
+    # A fit that cannot be trusted never replaces a cost; factors by length may, as each is measured by itself.
+    smooth, after = (None, before) if fit.misfits else (fit.cost, _median_error(fit.cost, timings))
     if after > config.improvement * before:
+        smooth = None
+    base = smooth or _base(current)
+    remaining, measured = (factors_by_length(cost, timings) for cost in (smooth or current, base))
+    if remaining and measured and remaining.error > config.keep_error:
+        corrected = MeasuredCost(base=base, lengths=measured.lengths, factors=measured.factors)
+        by_length = _median_error(corrected, timings)
+        reason = (
+            f"the cost was {before:.1%} off, the new one, with factors for {len(measured.lengths)} sequence lengths"
+            f" that were {remaining.error:.1%} off, is {by_length:.1%}"
+        )
+        return Recalibration(corrected, True, reason, by_length)
+    if fit.misfits:
+        return Recalibration(current, False, f"no better cost: {'; '.join(fit.misfits)}", before)
+    if smooth is None:
         return Recalibration(
             current, False, f"the cost is {before:.1%} off, a new one would be {after:.1%}", before
         )
@@ -103,7 +120,11 @@ def _decide(current: Cost, timings: Timings, config: RecalibrateConfig) -> Recal
     reason = (
         f"the cost was {before:.1%} off, the new one is {after:.1%}; {left_out} slow or odd times left out"
     )
-    return Recalibration(fit.cost, True, reason, after)
+    return Recalibration(smooth, True, reason, after)
+
+
+def _base(cost: Cost) -> LinearQuadraticCost | PowerCost:
+    return cost.base if isinstance(cost, MeasuredCost) else cost
 
 
 def _in_words(odd: Mapping[int, float]) -> list[str]:

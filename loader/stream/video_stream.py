@@ -14,7 +14,7 @@ from reelweave.loader.batch_rows import keep_open
 from reelweave.loader.blend.selected import select
 from reelweave.loader.blend.source import SampleSource
 from reelweave.loader.buckets.assignment import Assignment, Bucket, buckets_of
-from reelweave.loader.buckets.cost import Cost, LinearQuadraticCost, PowerCost
+from reelweave.loader.buckets.cost import Cost, LinearQuadraticCost, MeasuredCost, PowerCost
 from reelweave.loader.dataset.latents import Latents
 from reelweave.loader.errors import UsageError
 from reelweave.loader.plan.position import Position
@@ -229,7 +229,10 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
             cost: seconds of a microbatch (`reelweave.loader.buckets.recalibrate`).
         """
         check_type(
-            cost, (LinearQuadraticCost, PowerCost), "cost", "give a LinearQuadraticCost or a PowerCost"
+            cost,
+            (LinearQuadraticCost, PowerCost, MeasuredCost),
+            "cost",
+            "give a LinearQuadraticCost, a PowerCost or a MeasuredCost",
         )
         return self.cursor.recalibrate(cost)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.parquet as pq
 
 from reelweave.loader.base.whole_file import whole_file
-from reelweave.loader.buckets.cost import Cost, PowerCost
+from reelweave.loader.buckets.cost import Cost, MeasuredCost, PowerCost
 from reelweave.loader.buckets.cost_fit import fit_linear_quadratic, read_timings
 from reelweave.loader.errors import UsageError
 from reelweave.loader.plan.policy import POLICIES, Policy, StepLayout
@@ -315,6 +315,8 @@ def _print_reading(reading: dict[int, Locality]) -> None:
 
 
 def _unit(cost: Cost) -> str:
+    if isinstance(cost, MeasuredCost):
+        return f"{_unit(cost.base)}, samples times {len(cost.lengths)} factors by S"
     if isinstance(cost, PowerCost):
         return (
             f"B*S^{cost.exponent:g}"

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from reelweave.loader.buckets.cost import Cost, LinearQuadraticCost, seconds
+from reelweave.loader.buckets.cost import Cost, LinearQuadraticCost, MeasuredCost, seconds
 from reelweave.pipelines.report.numbers.cost_fit import CostFitFigures, ShapeFigures, fit_words
 from reelweave.pipelines.report.web.chart import Chart
 from reelweave.pipelines.report.web.curves import points_and_curves
@@ -102,6 +102,8 @@ def _errors(figures: CostFitFigures) -> list[Chart]:
 
 def cost_formula(cost: Cost) -> str:
     """Return the seconds of a microbatch as a formula of B and S."""
+    if isinstance(cost, MeasuredCost):
+        return f"{cost_formula(cost.base)}, samples times {len(cost.lengths)} factors by S"
     if isinstance(cost, LinearQuadraticCost):
         return f"{cost.fixed_s:.3g} + {cost.token_s:.3g} * B*S + {cost.square_s:.3g} * B*S^2"
     return f"{cost.fixed_s:.3g} + {cost.scale_s:.3g} * B*S^{cost.exponent:g}"

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from reelweave.loader.buckets.assignment import Budgets
-from reelweave.loader.buckets.cost import Cost, LinearQuadraticCost, PowerCost, seconds
+from reelweave.loader.buckets.cost import Cost, LinearQuadraticCost, MeasuredCost, PowerCost, seconds
 from reelweave.loader.buckets.cost_fit import Timings
 from reelweave.loader.buckets.recalibrate import RecalibrateConfig, recalibrate
 from reelweave.loader.plan.policy import StepLayout, place
@@ -73,6 +73,23 @@ def test_a_cost_that_drifts_is_followed_and_ranks_wait_no_longer() -> None:
     assert mended < 0.01
     planned, true = (seconds(cost, timings.batch, timings.length) for cost in (found.cost, SLOWER))
     np.testing.assert_allclose(planned, true, rtol=0.03)
+
+
+@pytest.mark.parametrize("noise", [0.02, 0.05])
+def test_buckets_that_no_formula_fits_are_planned_by_measured_factors(noise: float) -> None:
+    lengths = tuple(np.geomspace(1000, 60_000, 40).astype(int).tolist())
+    factors = tuple(np.exp(0.05 * np.random.default_rng(1).normal(size=40)).tolist())
+    uneven = MeasuredCost(base=SLOWER, lengths=lengths, factors=factors)
+    cluster = Cluster(noise)
+    timings, before = cluster.run(SLOWER, uneven, steps=20)
+    found = recalibrate(SLOWER, timings, CONFIG)
+    assert found.changed
+    assert "factors for" in found.reason
+    timings, after = cluster.run(found.cost, uneven, steps=20)
+    assert after < 0.3 * before
+    # A base that is replaced later brings no old factors with it.
+    assert not isinstance(found.cost.base, MeasuredCost)
+    assert not recalibrate(found.cost, timings, CONFIG).changed
 
 
 def test_a_wrong_first_guess_is_mended_at_the_first_set_point() -> None:
