@@ -20,6 +20,7 @@ from reelweave.train.loop.trainer import Trainer
 from tests.s3server import make_bucket, s3_server
 from tests.train.checkpoint import sharded
 from tests.train.clips import ClipStream, tiny_config
+from tests.train.published import run_config
 from tests.train.ranks import Ranks
 from tests.train.saved import tensors
 
@@ -129,6 +130,28 @@ def test_an_export_of_adapters_says_where_their_scale_is(tmp_path: Path, capsys)
     assert "lora.alpha" not in capsys.readouterr().err
 
 
+def test_a_published_run_is_exported_by_the_names_of_other_tools(tmp_path: Path, capsys) -> None:
+    config = run_config(tmp_path, "wan", 2, lora={"rank": 2, "alpha": 8.0})
+    Trainer(config, ClipStream(), tmp_path / "run").run()
+    run, native, kohya = str(tmp_path / "run"), tmp_path / "n.safetensors", tmp_path / "k.safetensors"
+    capsys.readouterr()
+    assert main(["export", run, "--out", str(native), "--format", "native", "--json"]) == 0
+    said = capsys.readouterr()
+    assert "lora.alpha 8 / lora.rank 2 is multiplied into the matrices" in said.err
+    assert json.loads(said.out) | {"parameters": 0} == {
+        "out": str(native), "step": 2, "weights": "model", "format": "native", "merged": False, "tensors": 48,
+        "parameters": 0,
+    }  # fmt: skip
+    assert load_file(native)["diffusion_model.blocks.0.self_attn.q.alpha"].item() == 2
+    assert main(["export", run, "--out", str(kohya), "--format", "kohya", "--dtype", "bfloat16"]) == 0
+    assert load_file(kohya)["lora_unet_blocks_1_cross_attn_o.lora_up.weight"].dtype == torch.bfloat16
+    whole = tmp_path / "w.safetensors"
+    assert main(["export", run, "--out", str(whole), "--format", "native", "--merge"]) == 0
+    assert "head.head.weight" in load_file(whole)
+    with safe_open(native, framework="pt") as file:
+        assert set(file.metadata()) == {"format", "reelweave_base", "reelweave_rank"}
+
+
 def test_a_folder_is_rounded_on_request(tmp_path: Path) -> None:
     Trainer(tiny_config(2), ClipStream(), tmp_path / "run").run()
     assert main(["export", str(tmp_path / "run"), "--out", str(tmp_path / "out"), "--dtype", "bfloat16"]) == 0
@@ -166,6 +189,8 @@ def test_a_model_of_ours_becomes_a_folder(tmp_path: Path, capsys, group: str) ->
     [
         (("--out", "w.safetensors", "--merge"), "--merge"),
         (("--out", "s3://bucket/folder"), "no local folder"),
+        (("--out", "w.safetensors", "--format", "diffusers"), "--format diffusers writes a folder"),
+        (("--out", "folder", "--format", "kohya"), "--format kohya writes one file"),
     ],
 )
 def test_what_only_the_other_kind_can_be_is_refused(tmp_path: Path, capsys, more, told: str) -> None:

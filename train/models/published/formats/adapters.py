@@ -163,7 +163,8 @@ def _held_layers(layers: Layers, names: NativeNames | None) -> dict[str, Held]:
     """Return what each name of a layer means, in diffusers, natively and in kohya's form of both."""
     held = [Held(name, (name,), ((0, 0),)) for name in layers.sizes]
     if names is not None:
-        held = [*names.hold(layers.sizes), *held]
+        native = names.hold(layers.sizes)
+        held = [*names.repackage(native, ".weight"), *native, *held]
     known = {each.native: each for each in held}
     return {name.replace(".", "_"): each for name, each in known.items()} | known
 

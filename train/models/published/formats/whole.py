@@ -12,7 +12,7 @@ from safetensors import safe_open
 from reelweave.loader.errors import UsageError
 from reelweave.train.models.published.names.native import Held, NativeNames, listed
 
-_PREFIXES = ("model.diffusion_model.", "diffusion_model.", "module.")
+_PREFIXES = ("model.diffusion_model.", "model.model.", "diffusion_model.", "module.")
 """Prefixes that tools put before all names of a transformer."""
 _SCALED = re.compile(r"scaled_fp8$|\.(scale_weight|scale_input|weight_scale|input_scale|comfy_quant)$")
 PICKLES = frozenset({".bin", ".ckpt", ".pkl", ".pt", ".pth"})
@@ -87,7 +87,10 @@ def read_whole(
     with ExitStack() as stack:
         opened = [stack.enter_context(safe_open(path, "pt")) for path in files]
         given = _stored(opened)
-        held = [_as_published(state), *([] if names is None else [names.hold(state)])]
+        held = [_as_published(state)]
+        if names is not None:
+            native = names.hold(state)
+            held += [native, names.repackage(native)]
         forms = [(each, prefix) for each in held for prefix in _prefixes(names)]
         expected, prefix = max(
             forms, key=lambda form: sum(form[1] + each.native in given for each in form[0])

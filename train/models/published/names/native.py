@@ -88,6 +88,8 @@ class NativeNames:
         renamed: native layers by those of diffusers, where each is one.
         fused: native layers that hold several.
         prefix: prefix of all names in a file of the whole model.
+        repackaged: replacements, in order, that make ComfyUI's own name of a tensor from the native one; empty: its
+            names are the same.
         computed: patterns of native tensors that a model computes itself, and that are no weights.
         alpha: write an ``alpha`` beside each native adapter; False where diffusers' reader of them fails at one.
         no_adapters: why adapters have no native form; empty: they have one.
@@ -97,6 +99,7 @@ class NativeNames:
     renamed: Mapping[str, str]
     fused: tuple[Fused, ...] = ()
     prefix: str = ""
+    repackaged: tuple[tuple[str, str], ...] = ()
     computed: tuple[str, ...] = ()
     alpha: bool = True
     no_adapters: str = ""
@@ -141,6 +144,23 @@ class NativeNames:
         patterns = [re.escape(native).replace(r"\{\}", r"\d+") for native in natives]
         pattern = re.compile(rf"({'|'.join(patterns)})(\..*)?")
         return sum(pattern.fullmatch(name) is not None for name in names)
+
+    def repackage(self, held: Iterable[Held], ending: str = "") -> list[Held]:
+        """Return native tensors by ComfyUI's own names; empty where these are the same.
+
+        Args:
+            held: tensors, or layers with the ending of their tensors.
+            ending: ending of a tensor, such as ``.weight``.
+        """
+        if not self.repackaged:
+            return []
+        found = []
+        for each in held:
+            name = each.native + ending
+            for old, new in self.repackaged:
+                name = name.replace(old, new)
+            found.append(each._replace(native=name.removesuffix(ending)))
+        return found
 
     def is_computed(self, name: str) -> bool:
         """Return whether a native tensor is one that the model computes itself."""

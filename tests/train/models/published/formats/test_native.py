@@ -14,7 +14,6 @@ from reelweave.loader.errors import UsageError
 from reelweave.train.config.lora import LORA_FILE
 from reelweave.train.models.bundle import Bundle
 from reelweave.train.models.lora import adapter_weights
-from reelweave.train.models.published.shared import DiffusersDenoiser
 from reelweave.train.sampling.trained.export import export
 from reelweave.train.sampling.trained.load import load_published
 from tests.thorough import thorough
@@ -73,10 +72,8 @@ def test_native_weights_come_in_as_they_went_out(whole, tmp_path):
     tools.exported(trained, tmp_path / "w.safetensors")
     config = trained.config.model.model_copy(update={"weights": tmp_path / "w.safetensors"})
     modules = trained.config.modules._replace(model=config)
-    back = Bundle(modules).dit
+    tools.same_weights(Bundle(modules).dit, trained.bundle.dit)
     state = trained.bundle.dit.model.state_dict()
-    assert isinstance(back, DiffusersDenoiser)
-    assert all(torch.equal(weight, state[name]) for name, weight in back.model.state_dict().items())
     by_part = dict(Bundle(modules, meta=True).initial_weights())  # as the shards of ranks
     assert all(torch.equal(by_part[f"model.{name}"], weight) for name, weight in state.items())
 
@@ -189,6 +186,26 @@ def test_diffusers_loads_its_format_of_every_family(diffusers, tmp_path, variant
     model.unload_lora()
     found = tools.prediction_of(trained, model)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4 * float(expected.abs().max()))
+
+
+@thorough
+def test_comfyuis_own_names_of_hunyuanvideo_come_in(tmp_path):
+    """Whole models, and adapters that were trained on those names."""
+    trained = tools.drawn_model(tmp_path, "hunyuan, distilled")
+    weights = tools.read(tools.exported(trained, tmp_path / "w.safetensors"))
+    renamed = {f"model.model.{tools.repackaged(name)}": weight for name, weight in weights.items()}
+    save_file(renamed, tmp_path / "comfyui.safetensors")
+    model = trained.config.model.model_copy(update={"weights": tmp_path / "comfyui.safetensors"})
+    tools.same_weights(Bundle(trained.config.modules._replace(model=model)).dit, trained.bundle.dit)
+    targets = {"targets": ["to_q", "net.2", "linear", "proj_mlp"]}
+    adapted = tools.drawn_model(tmp_path / "adapted", "hunyuan", targets)
+    adapters = tools.read(tools.exported(adapted, tmp_path / "lora.safetensors"))
+    renamed = {tools.repackaged(name): weight for name, weight in adapters.items()}
+    assert any(".img_attn.qkv.lora_A" in name for name in renamed)
+    save_file(renamed, tmp_path / "lora.safetensors")
+    expected = tools.prediction(adapted.bundle.dit)
+    found = tools.prediction(load_published(adapted.config, CPU, tmp_path / "lora.safetensors").bundle.dit)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5 * float(expected.abs().max()))
 
 
 @thorough

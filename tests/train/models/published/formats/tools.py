@@ -45,6 +45,14 @@ def prediction(dit) -> torch.Tensor:
     return dit(x_BCTHW, t_B, context_BMD, torch.ones(1, 5, dtype=torch.bool))
 
 
+def same_weights(found, expected) -> None:
+    """Two models of ours have the same weights, to the bit."""
+    state = expected.model.state_dict()
+    assert found.model.state_dict().keys() == state.keys()
+    for name, weight in found.model.state_dict().items():
+        assert torch.equal(weight, state[name]), name
+
+
 def prediction_of(trained: Trained, model) -> torch.Tensor:
     """What ours answers with the weights of a model of diffusers."""
     plain = trained.config.model_copy(update={"lora": None})
@@ -160,3 +168,28 @@ def applied_as_comfyui(native: dict, adapters: dict, prefix: str = "") -> dict:
 def read(path: Path) -> dict:
     """The tensors of a file."""
     return load_file(path)
+
+
+def repackaged(name: str) -> str:
+    """ComfyUI's own name of a tensor of HunyuanVideo (diffusion-pipe, models/hunyuan_video.py)."""
+    chain = (
+        ("txt_in.t_embedder.mlp.0.", "txt_in.t_embedder.in_layer."),
+        ("txt_in.t_embedder.mlp.2.", "txt_in.t_embedder.out_layer."),
+        ("txt_in.c_embedder.linear_1.", "txt_in.c_embedder.in_layer."),
+        ("txt_in.c_embedder.linear_2.", "txt_in.c_embedder.out_layer."),
+        ("_mod.linear.", "_mod.lin."),
+        ("_attn_qkv.", "_attn.qkv."),
+        ("mlp.fc1.", "mlp.0."),
+        ("mlp.fc2.", "mlp.2."),
+        ("_attn_q_norm.weight", "_attn.norm.query_norm.scale"),
+        ("_attn_k_norm.weight", "_attn.norm.key_norm.scale"),
+        (".q_norm.weight", ".norm.query_norm.scale"),
+        (".k_norm.weight", ".norm.key_norm.scale"),
+        ("_attn_proj.", "_attn.proj."),
+        (".modulation.linear.", ".modulation.lin."),
+        ("_in.mlp.2.", "_in.out_layer."),
+        ("_in.mlp.0.", "_in.in_layer."),
+    )
+    for old, new in chain:
+        name = name.replace(old, new)
+    return name
