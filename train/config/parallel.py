@@ -86,6 +86,21 @@ class ParallelConfig(Settings):
     )
 
     @property
+    def against_work_stealing(self) -> str:
+        """Why ranks of this layout cannot share steps; empty if they can."""
+        if self.schedule == "cascade":
+            return "work_stealing is for schedule static: cascades follow a plan of all ranks"
+        if self.dp_shard != 1 and self.shard == "weights":
+            return (
+                "work_stealing needs ranks that meet once in a step, and those of FSDP meet in every block: take"
+                " dp_shard=1, or shard=optimizer (ZeRO-1)"
+            )
+        for name in ("ring", "ulysses", "tp", "pp"):
+            if getattr(self, name) > 1:
+                return f"work_stealing is for ranks that hold the whole model: leave {name} at 1"
+        return ""
+
+    @property
     def memory_budget(self) -> float:
         """Share of a compiled block's activations to keep."""
         return self.activation_memory_budget if self.activation_checkpointing == "memory_budget" else 1.0
@@ -126,18 +141,8 @@ class ParallelConfig(Settings):
 
     @model_validator(mode="after")
     def _stolen_by_replicas(self) -> "ParallelConfig":
-        if self.work_stealing is None:
-            return self
-        if self.schedule == "cascade":
-            raise ValueError("work_stealing is for schedule static: cascades follow a plan of all ranks")
-        if self.dp_shard != 1 and self.shard == "weights":
-            raise ValueError(
-                "work_stealing needs ranks that meet once in a step, and those of FSDP meet in every block: take"
-                " dp_shard=1, or shard=optimizer (ZeRO-1)"
-            )
-        for name in ("ring", "ulysses", "tp", "pp"):
-            if getattr(self, name) > 1:
-                raise ValueError(f"work_stealing is for ranks that hold the whole model: leave {name} at 1")
+        if self.work_stealing is not None and self.against_work_stealing:
+            raise ValueError(self.against_work_stealing)
         return self
 
     @model_validator(mode="after")

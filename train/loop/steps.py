@@ -24,6 +24,7 @@ from reelweave.train.loop.processes import Processes
 from reelweave.train.loop.resume import DATASETS, ExternalFiles, seed_step
 from reelweave.train.loop.task import TrainingTask
 from reelweave.train.measure.flops import utilisation
+from reelweave.train.measure.idle_watch import IdleWatch
 from reelweave.train.measure.profiler import Profiler
 from reelweave.train.measure.step_times import RankTimes
 from reelweave.train.measure.timings import StepClock
@@ -90,6 +91,7 @@ class Steps(Generic[Config]):
             StepClock(self._world),
             RankTimes(self._world),
         )
+        self._idle = IdleWatch(self._world.size, _idle_remedies(config))
         self._nonfinite_steps = 0
         self._missing_by_step: list[float] = []  # shares of the samples of steps that lack any
         self._reads = NO_READS
@@ -112,6 +114,8 @@ class Steps(Generic[Config]):
             profiler.behind(step)
             # Numbers first, so that a run that ends at non-finite losses shows them.
             log.write(outcome.metrics)
+            if idle := self._idle.add(outcome.metrics.times):
+                log.say(f"step {step}: {idle}")
             self._stop_when_not_finite(outcome)
             task.after_step(step, log)
             if config.recalibrate and step % config.recalibrate.every_steps == 0:
@@ -284,3 +288,14 @@ class Steps(Generic[Config]):
 
 def _finite(terms: Mapping[str, float]) -> dict[str, float]:
     return {name: value for name, value in terms.items() if math.isfinite(value)}
+
+
+def _idle_remedies(config: TrainConfig | VaeTrainConfig) -> list[str]:
+    """Return the keys that make the steps of ranks more even, the cheapest first."""
+    remedies = ["more stream.microbatches give a plan more to balance"]
+    if config.recalibrate is None:
+        remedies.append("train.recalibrate.every_steps=200 plans by measured costs")
+    parallel = config.parallel
+    if isinstance(config, TrainConfig) and not (parallel.work_stealing or parallel.against_work_stealing):
+        remedies.append("train.parallel.work_stealing.share=0.12 lets free ranks help late ones")
+    return remedies

@@ -84,7 +84,7 @@ def _waiting(steps: Steps) -> Iterator[str]:
     if not slow:
         yield (
             f"Ranks waited {share:.1%} of the time, for many different ranks, so the steps are uneven."
-            " stream.policy=balanced, more stream.microbatches or a fitted cost help."
+            " stream.policy=balanced, more stream.microbatches, train.recalibrate or train.parallel.work_stealing help."
         )
 
 

@@ -24,6 +24,7 @@ from reelweave.train.config.log import ProfileConfig
 from reelweave.train.distributed.world import join
 from reelweave.train.loop.interrupt import EXIT_STOPPED
 from reelweave.train.loop.trainer import Trainer
+from reelweave.train.measure import idle_watch
 from reelweave.train.measure.timings import StepClock
 from tests.train.clips import ClipStream, tiny_config
 
@@ -103,6 +104,7 @@ def slow_stream(out: str, steps: int) -> None:
             time.sleep(0.2 * own)
             return replace(super().microbatch(step, slot), bad=lets_go)
 
+    idle_watch.WARM_UP, idle_watch.STEPS = 2, 5
     config = tiny_config(steps)
     log = config.log.model_copy(update={"profile": ProfileConfig(from_step=2, steps=2, ranks=(1,))})
     recalibrate = RecalibrateConfig(every_steps=steps, min_timings=10)

@@ -93,6 +93,8 @@ def test_a_slow_rank_is_waited_for(tmp_path, ranks):
     assert "2 sequence lengths were measured" in told
     assert "ranks waited" in told
     assert told.endswith("steps for rank 1")
+    [named] = [line for line in ended.errors[0].splitlines() if line.startswith("step 7: ")]
+    assert "for rank 1: look at its machine" in named
     # What is recorded of rank 1 alone.
     assert [path.name for path in (tmp_path / "profiles").iterdir()] == [
         "steps-000002-000003-rank-0001.json.gz"
