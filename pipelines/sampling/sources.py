@@ -64,7 +64,8 @@ def _parts(
         models = [model] if checkpoints[0] is None or config.lora else []
         models += [other_expert(model)] if trained.experts and checkpoints[1] is None else []
         for published in models:
-            part = published_part(published.name, published.subfolder, "train.model.name")
+            has_own = published.weights is None
+            part = published_part(published.name, published.subfolder, "train.model.name", has_own)
             yield json.dumps(part.files, sort_keys=True)
             if published.weights is not None:
                 yield " ".join(map(unchanged_file_sha256, weight_files(published.weights, "model.weights")))

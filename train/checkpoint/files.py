@@ -8,7 +8,7 @@ part of the file can run code.
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -91,23 +91,27 @@ def header(pieces: Sequence[Piece], metadata: Mapping[str, str]) -> bytes:
 
 
 def file_of_tensors(
-    tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str]
+    tensors: Mapping[str, torch.Tensor],
+    metadata: Mapping[str, str],
+    read: Callable[[str], torch.Tensor] | None = None,
 ) -> tuple[int, Iterator[bytes | memoryview]]:
     """Return size and content of a file of whole tensors, whose bytes follow from them alone.
 
     safetensors' own writer orders several metadata keys at random.
 
     Args:
-        tensors: contiguous CPU tensors by name.
+        tensors: contiguous CPU tensors by name; with ``read``, tensors on any device, of which shape and dtype count.
         metadata: metadata of the file, in order.
+        read: returns the contiguous CPU tensor of a name, when it is written.
     """
+    value_of = read or tensors.__getitem__
     pieces = []
     for name, tensor in tensors.items():
         shape, dtype = tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
         pieces.append(Piece("", name, dtype, shape, (0,) * len(shape), shape))
     pieces = in_order(pieces)
     head = header(pieces, metadata)
-    data = data_of([tensors[piece.name] for piece in pieces])
+    data = (chunk for piece in pieces for chunk in data_of([value_of(piece.name)]))
     content: Iterator[bytes | memoryview] = chain(iter((head,)), data)
     return len(head) + sum(piece.bytes for piece in pieces), content
 

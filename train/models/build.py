@@ -73,7 +73,7 @@ def published_layers(config: DiffusersConfig) -> tuple[NativeNames | None, Layer
 
 
 def _published_family(config: DiffusersConfig) -> tuple[Path, type[DiffusersDenoiser]]:
-    folder = part_folder(config.name, config.subfolder, "model.name")
+    folder = part_folder(config.name, config.subfolder, "model.name", weights=config.weights is None)
     class_name = description(folder, "model.name").get("_class_name")
     family = TRANSFORMERS.get(str(class_name))
     if family is None:

@@ -19,13 +19,14 @@ TOKENIZER_FILES = (".json", ".model", ".txt")
 """Endings of the files of a text tokenizer."""
 
 
-def part_folder(name: str, subfolder: str, key: str) -> Path:
+def part_folder(name: str, subfolder: str, key: str, weights: bool = True) -> Path:
     """Return the local folder of one part of a pipeline; fetches nothing but JSON and safetensors.
 
     Args:
         name: name of a pipeline on the hub, or a local folder of a pipeline or of the part itself.
         subfolder: subfolder of the part within a pipeline.
         key: configuration key, for errors.
+        weights: False fetches the description alone.
 
     Raises:
         UsageError: the part does not exist.
@@ -41,7 +42,7 @@ def part_folder(name: str, subfolder: str, key: str) -> Path:
         from huggingface_hub import snapshot_download
 
         prefix = f"{subfolder}/" if subfolder else ""
-        patterns = [f"{prefix}*.json", f"{prefix}*.safetensors"]
+        patterns = [f"{prefix}*{ending}" for ending in ((".json", ".safetensors") if weights else (".json",))]
         return Path(snapshot_download(name, allow_patterns=patterns)) / subfolder
     except (ImportError, OSError, ValueError) as error:
         raise UsageError(

@@ -33,7 +33,7 @@ def base_weights(modules: ModulesConfig) -> BaseWeights | None:
         return None
     model = modules.model
     if isinstance(model, DiffusersConfig):
-        folder = part_folder(model.name, model.subfolder, "model.name")
+        folder = part_folder(model.name, model.subfolder, "model.name", weights=model.weights is None)
         source = str(description(folder, "model.name").get("_class_name"))
         name = ", ".join(str(part) for part in (model.name, model.subfolder, model.weights) if part)
         return BaseWeights(name=name, sha256=PublishedModel(model, folder, source).sha256())

@@ -126,7 +126,7 @@ def published_part(name: str, subfolder: str, key: str, weights: bool = True) ->
         key: configuration key, for errors.
         weights: False leaves the weights out.
     """
-    folder = part_folder(name, subfolder, key)
+    folder = part_folder(name, subfolder, key, weights)
     files = sorted(folder.glob("*.safetensors")) if weights else []
     described = {_below(folder / DESCRIPTION, name, subfolder): hashed_description(folder, key)}
     return FrozenPart(name=name, files=described | _digests(files, name, subfolder))

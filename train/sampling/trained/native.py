@@ -66,19 +66,25 @@ def export_native(
             f"--format kohya has names for adapters alone, and {trained.checkpoint} is exported whole: take --format"
             " native"
         )
-    metadata = {}
     if whole:
         rounded = rounding(trained.bundle, dtype)
         if lora is not None:
             merge(dit, rounded if dtype else None)
-        state = dit.model.state_dict()
-        tensors = native_weights({name: rounded(name, weight) for name, weight in state.items()}, names)
+        state: Mapping[str, torch.Tensor] = dit.model.state_dict()
+        held = native_weights(names, state)
+
+        def join(name: str, device: str) -> torch.Tensor:
+            sources = [rounded(source, state[source].detach().to(device)) for source in held[name].sources]
+            return held[name].join(sources).contiguous()
+
+        # One tensor is joined and rounded at a time.
+        tensors = {name: join(name, "meta") for name in held}
+        size, content = file_of_tensors(tensors, {}, lambda name: join(name, "cpu"))
     else:
         assert lora is not None
         tensors = _adapters(dit, lora, names, form, dtype)
-        metadata = file_metadata(trained) | {LORA_RANK: str(lora.rank)}
-    tensors = {name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()}
-    size, content = file_of_tensors(tensors, metadata)
+        tensors = {name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()}
+        size, content = file_of_tensors(tensors, file_metadata(trained) | {LORA_RANK: str(lora.rank)})
     target.write_chunks(path, content, size)
     return NativeExport(len(tensors), sum(tensor.numel() for tensor in tensors.values()), merged)
 

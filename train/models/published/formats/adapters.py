@@ -184,7 +184,8 @@ def _pairs(
         side = "alpha" if match[3] else _SIDES[match[2]]
         if side in found.setdefault(layer, {}):
             raise UsageError(f"{key} has two matrices {side} for {layer.native}: keep one")
-        found[layer][side] = tensor
+        # Types of one byte are for storing, and few operations know them.
+        found[layer][side] = tensor.float() if tensor.is_floating_point() and tensor.itemsize == 1 else tensor
     if unknown or not found:
         raise _unknown_names(unknown, len(tensors), key, names)
     lacking = [
@@ -259,7 +260,7 @@ def _size(layer: Held, layers: Layers) -> tuple[int, int]:
 def _fits(adapter: _Adapter, size: tuple[int, int]) -> bool:
     A_RI, B_OR, _ = adapter
     outputs, inputs = size
-    if A_RI.dim() != 2 or B_OR.dim() != 2 or not A_RI.is_floating_point():
+    if any(matrix.dim() != 2 or not matrix.is_floating_point() for matrix in (A_RI, B_OR)):
         return False
     return A_RI.shape[1] == inputs and B_OR.shape == (outputs, len(A_RI)) and len(A_RI) > 0
 

@@ -54,20 +54,17 @@ def check_no_pickle(path: Path, key: str) -> None:
         )
 
 
-def native_weights(state: Mapping[str, torch.Tensor], names: NativeNames) -> dict[str, torch.Tensor]:
-    """Return the weights of a whole transformer by their native names.
+def native_weights(names: NativeNames, state: Iterable[str]) -> dict[str, Held]:
+    """Return what each tensor of a file of a whole transformer holds.
 
     Args:
-        state: weights by their names in diffusers.
         names: names of its family.
+        state: its tensors by their names in diffusers.
 
     Raises:
         UsageError: some have no native name.
     """
-    return {
-        names.prefix + held.native: held.join([state[source] for source in held.sources])
-        for held in names.hold(state)
-    }
+    return {names.prefix + held.native: held for held in names.hold(state)}
 
 
 def read_whole(

@@ -8,10 +8,12 @@ import torch
 from safetensors.torch import save_file
 
 from reelweave.loader.errors import UsageError
+from reelweave.train.config.lora import LoraConfig
 from reelweave.train.config.run import TrainConfig
 from reelweave.train.loop.trainer import Trainer
 from reelweave.train.models.bundle import Bundle
 from reelweave.train.models.lora import adapter_weights
+from reelweave.train.sampling.trained.base import base_weights
 from reelweave.train.sampling.trained.export import export
 from reelweave.train.sampling.trained.load import load_published, load_trained
 from tests.train.clips import ClipStream
@@ -278,3 +280,32 @@ def test_one_key_alone_names_adapters_to_begin_with(tmp_path):
         run_config(tmp_path, "wan", lora=start, start_from="runs/first")
     with pytest.raises(ValueError, match=r"lora\.start_from is for published models"):
         TrainConfig(lora=start | {"checkpoint": "runs/first"})
+
+
+def test_weights_of_a_file_fetch_no_others(wan, tmp_path, monkeypatch):
+    """Of a model on the hub, only what describes it."""
+    import huggingface_hub
+
+    asked, folder = [], wan.trained.config.model.name
+    monkeypatch.setattr(
+        huggingface_hub, "snapshot_download", lambda _, allow_patterns: asked.extend(allow_patterns) or folder
+    )
+    plain = tools.drawn_model(tmp_path / "plain", "wan")
+    tools.exported(plain, tmp_path / "w.safetensors")
+    model = plain.config.model.model_copy(
+        update={"name": "on/the-hub", "weights": tmp_path / "w.safetensors"}
+    )
+    modules = plain.config.modules._replace(model=model)
+    tools.same_weights(Bundle(modules).dit, plain.bundle.dit)
+    assert base_weights(modules._replace(lora=LoraConfig())).name.endswith("w.safetensors")
+    assert "transformer/*.json" in asked
+    assert not any("safetensors" in pattern for pattern in asked)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float8_e4m3fn])
+def test_narrow_adapters_are_widened(wan, tmp_path, dtype):
+    narrow = {name: weight.to(dtype) if ".lora" in name else weight for name, weight in wan.native.items()}
+    save_file(narrow, tmp_path / "narrow.safetensors")
+    back = adapter_weights(wan.published(tmp_path / "narrow.safetensors").bundle.dit)
+    name = "blocks.0.attn1.to_q.lora_A.weight"
+    assert torch.equal(back[name], narrow[f"diffusion_model.{Q}.lora_A.weight"].float())
