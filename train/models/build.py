@@ -26,8 +26,11 @@ from reelweave.train.models.st_dit import STDiT
 from reelweave.train.objectives.first_frames import first_frame_channels
 
 
-def build_tokenizer(config: PatchTransformConfig | DiffusersVAEConfig) -> Tokenizer:
-    return PatchTransform(config) if isinstance(config, PatchTransformConfig) else DiffusersVAE(config)
+def build_tokenizer(config: PatchTransformConfig | DiffusersVAEConfig, unread: bool = False) -> Tokenizer:
+    """Build a tokenizer; with ``unread`` a published one is left on the meta device, without its weights."""
+    if isinstance(config, PatchTransformConfig):
+        return PatchTransform(config)
+    return DiffusersVAE(config, unread)
 
 
 def build_denoiser(
@@ -35,6 +38,7 @@ def build_denoiser(
     channels: int,
     text_width: int,
     first_frames: FirstFramesConfig | None = None,
+    unread: bool = False,
 ) -> Denoiser:
     """Build a model; under ``torch.device("meta")`` without weights.
 
@@ -43,21 +47,16 @@ def build_denoiser(
         channels: channels of the latents.
         text_width: width of the text context.
         first_frames: first frames that the model is given; None: none.
+        unread: fetch no weights of a published model, which stays on the meta device.
 
     Raises:
         UsageError: a published model is missing, unsupported, or does not match latents, text or first frames.
     """
     if isinstance(config, DiffusersConfig):
-        return _build_published(config, channels, text_width, first_frames)
+        folder, family = _published_family(config, weights=not unread)
+        return family(config, folder, channels, text_width, first_frames)
     kind = {"dit": DiT, "st_dit": STDiT, "mmdit": MMDiT}[config.kind]
     return kind(config, channels, text_width, first_frame_channels(channels) if first_frames else 0)
-
-
-def _build_published(
-    config: DiffusersConfig, channels: int, text_width: int, first_frames: FirstFramesConfig | None
-) -> DiffusersDenoiser:
-    folder, family = _published_family(config)
-    return family(config, folder, channels, text_width, first_frames)
 
 
 def published_layers(config: DiffusersConfig) -> tuple[NativeNames | None, Layers]:
@@ -72,8 +71,9 @@ def published_layers(config: DiffusersConfig) -> tuple[NativeNames | None, Layer
     return family.names_of(description(folder, "model.name")), layers
 
 
-def _published_family(config: DiffusersConfig) -> tuple[Path, type[DiffusersDenoiser]]:
-    folder = part_folder(config.name, config.subfolder, "model.name", weights=config.weights is None)
+def _published_family(config: DiffusersConfig, weights: bool = True) -> tuple[Path, type[DiffusersDenoiser]]:
+    fetched = weights and config.weights is None
+    folder = part_folder(config.name, config.subfolder, "model.name", weights=fetched)
     class_name = description(folder, "model.name").get("_class_name")
     family = TRANSFORMERS.get(str(class_name))
     if family is None:

@@ -29,7 +29,8 @@ class Bundle(nn.Module):
         config: configuration of the modules.
         meta: leave the denoiser on the meta device, to be sharded and then filled with `initial_weights`.
         stored: encoders that need not be loaded.
-        unread: leave a published text encoder on the meta device, where only shapes matter.
+        unread: leave published VAE and text encoder on the meta device, where only shapes matter; config.json and the
+            files of the text's tokenizer are enough then.
 
     Attributes:
         tokenizer: frozen video tokenizer.
@@ -58,7 +59,7 @@ class Bundle(nn.Module):
             self._drawn = torch.get_rng_state()
             channels = self.tokenizer.channels
             self._build = partial(
-                build_denoiser, config.model, channels, self.text.width, config.first_frames
+                build_denoiser, config.model, channels, self.text.width, config.first_frames, unread
             )
             with torch.device("meta") if meta else nullcontext():
                 self.dit = self._build()
@@ -108,7 +109,7 @@ class Bundle(nn.Module):
             return StoredLatents((config.frames, config.height, config.width), self._stored.channels)
         # A published tokenizer must not consume the seed's numbers: the denoiser gets the first ones either way.
         with torch.random.fork_rng(devices=[]):
-            return build_tokenizer(config)
+            return build_tokenizer(config, self._unread)
 
     def _text(self) -> TextEncoder:
         config = self._config.text

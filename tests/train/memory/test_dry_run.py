@@ -22,6 +22,7 @@ from reelweave.train.memory.dry_run import dry_run
 from reelweave.train.memory.phases import Footprint
 from reelweave.train.memory.shapes import StepShape, noise
 from reelweave.train.models.dit import Block
+from reelweave.train.models.published.families.registry import VAES
 from reelweave.train.parallel.layout import lay_out
 from reelweave.train.parallel.mesh import Ranks
 from reelweave.train.step.losses import losses
@@ -29,7 +30,8 @@ from reelweave.train.step.step_losses import StepLosses
 from tests.bench.docs_commands import TRAIN
 from tests.thorough import beyond, but, nightly, thorough
 from tests.train.clips import tiny_config
-from tests.train.published import run_config
+from tests.train.models import diffusers_vaes
+from tests.train.published import publish, publish_text, run_config
 
 SIZES = {"hidden": 64, "heads": 4, "layers": 2}
 KINDS = {
@@ -156,6 +158,27 @@ def test_published_models_too(lora, fused, tmp_path):
         assert 0 < most - predicted < 24 * of_all_tokens
     else:
         assert predicted == pytest.approx(most, rel=0.03)
+
+
+@pytest.mark.parametrize("family", but(("wan",), diffusers_vaes.FAMILIES))
+def test_a_published_pipeline_needs_no_weights(family, tmp_path):
+    """The VAE's had to be there, while config.json was enough of the transformer and the text encoder."""
+    text = publish_text(tmp_path, width=8) | {"kind": "transformers", "max_text_tokens": 4}
+    vae = diffusers_vaes.drawn(family)
+    vae.save_pretrained(tmp_path / "vae")
+    factors = VAES[type(vae).__name__](vae).compression
+    tokenizer = {"kind": "diffusers", "name": str(tmp_path)}
+    tokenizer |= dict(zip(("frames", "height", "width"), factors, strict=True))
+    channels = VAES[type(vae).__name__](vae).channels
+    model = publish(tmp_path, "wan", channels=channels)
+    values = {"model": model, "tokenizer": tokenizer, "text": text, "lora": {"rank": 4}}
+    config = TrainConfig.model_validate(tiny_config().model_dump() | values)
+    shapes = [StepShape(Bucket(1 + factors[0], 8 * factors[1], 8 * factors[2]), 1, 0)]
+    whole = dry_run(config.step, shapes)
+    for path in tmp_path.rglob("*.safetensors"):
+        path.unlink()
+    assert dry_run(config.step, shapes) == whole
+    assert whole[0].state > 0
 
 
 def footprint(ranks=1, **parallel) -> Footprint:

@@ -12,6 +12,7 @@ from reelweave.train.models.encoders.tokenizer import Tokenizer
 from reelweave.train.models.published.families.registry import VAES
 from reelweave.train.models.published.folder import description, diffusers, part_folder
 from reelweave.train.models.published.vae_base import PublishedVae
+from reelweave.train.models.published.weights import empty_model
 
 
 class DiffusersVAE(Tokenizer):
@@ -19,15 +20,19 @@ class DiffusersVAE(Tokenizer):
 
     The mode is deterministic: a clip has the same latents in every pass, on every rank, cached or not.
 
+    Args:
+        config: name and settings.
+        unread: leave the weights on the meta device; config.json is enough then.
+
     Raises:
         UsageError: the VAE is missing, unsupported, or has another compression than configured.
     """
 
-    def __init__(self, config: DiffusersVAEConfig) -> None:
+    def __init__(self, config: DiffusersVAEConfig, unread: bool = False) -> None:
         super().__init__()
         self.config = config
         self._published = load_vae(
-            config.name, config.subfolder, getattr(torch, config.dtype), "tokenizer.name"
+            config.name, config.subfolder, getattr(torch, config.dtype), "tokenizer.name", unread
         )
         self.vae = self._published.vae
         self.vae.requires_grad_(False)
@@ -135,7 +140,7 @@ def vae_class(folder: Path, name: str, key: str) -> str:
     return class_name
 
 
-def load_vae(name: str, subfolder: str, dtype: torch.dtype, key: str) -> PublishedVae:
+def load_vae(name: str, subfolder: str, dtype: torch.dtype, key: str, unread: bool = False) -> PublishedVae:
     """Load a published VAE with its weights.
 
     Args:
@@ -143,13 +148,16 @@ def load_vae(name: str, subfolder: str, dtype: torch.dtype, key: str) -> Publish
         subfolder: subfolder in the pipeline.
         dtype: dtype of the weights.
         key: configuration key, for errors.
+        unread: leave the weights on the meta device; they need not be there.
 
     Raises:
         UsageError: it is missing, unsupported, or damaged.
     """
-    folder = part_folder(name, subfolder, key)
+    folder = part_folder(name, subfolder, key, weights=not unread)
     class_name = vae_class(folder, name, key)
     try:
+        if unread:
+            return VAES[class_name](empty_model(class_name, folder, dtype).eval())
         vae = getattr(diffusers(), class_name).from_pretrained(
             folder, torch_dtype=dtype, use_safetensors=True, local_files_only=True
         )

@@ -60,24 +60,8 @@ class PublishedModel:
         Raises:
             UsageError: the folder describes no model of this class.
         """
-        with torch.device("cpu"):
-            # Modules of diffusers make tensors when they are imported, such as the wavelets of Cosmos.
-            from accelerate import init_empty_weights
-            from diffusers.models.modeling_utils import no_init_weights
-
-            kind = getattr(diffusers(), self._source)
-            with (
-                self._errors_in_words(),
-                _default_dtype(self._dtype),
-                no_init_weights(),
-                init_empty_weights(),
-            ):
-                model = kind.from_config(kind.load_config(self._folder))
-        wide = set(model._keep_in_fp32_modules or ())
-        for name, parameter in model.named_parameters():
-            dtype = torch.float32 if wide & set(name.split(".")) else self._dtype
-            parameter.data = parameter.data.to(dtype)
-        return model
+        with self._errors_in_words():
+            return empty_model(self._source, self._folder, self._dtype)
 
     def load_(self, model: Any) -> None:
         """Give a structure its weights, mapped where their file has the model's dtype.
@@ -158,6 +142,32 @@ class PublishedModel:
                 f"model.name={self._name!r} could not be loaded ({first_line(error)}); its folder needs"
                 " config.json and weights in safetensors"
             ) from error
+
+
+def empty_model(source: str, folder: Path, dtype: torch.dtype) -> Any:
+    """Build a model of diffusers from its config.json alone, with parameters on the meta device and buffers on the CPU.
+
+    Args:
+        source: class in diffusers.
+        folder: folder with config.json.
+        dtype: dtype of the parameters, as loading by diffusers gives it.
+
+    Raises:
+        UsageError: diffusers is missing.
+        OSError, ValueError, RuntimeError: the folder describes no model of this class.
+    """
+    with torch.device("cpu"):
+        # Modules of diffusers make tensors when they are imported, such as the wavelets of Cosmos.
+        from accelerate import init_empty_weights
+        from diffusers.models.modeling_utils import no_init_weights
+
+        kind = getattr(diffusers(), source)
+        with _default_dtype(dtype), no_init_weights(), init_empty_weights():
+            model = kind.from_config(kind.load_config(folder))
+    wide = set(model._keep_in_fp32_modules or ())
+    for name, parameter in model.named_parameters():
+        parameter.data = parameter.data.to(torch.float32 if wide & set(name.split(".")) else dtype)
+    return model
 
 
 @contextmanager
