@@ -87,5 +87,26 @@ EXAMPLES = {
         CONFIGS / "finetune_wan22_i2v_lora.yaml",
         "LoRA on an expert of Wan2.2-I2V-A14B at 480p, image to video",
     ),
+    "wan22-t2v-lora": Example(
+        "train",
+        CONFIGS / "finetune_wan22_t2v_lora.yaml",
+        "LoRA on an expert of Wan2.2-T2V-A14B at 480p, text to video",
+    ),
+    "wan22-5b-lora": Example(
+        "train",
+        CONFIGS / "finetune_wan22_5b_lora.yaml",
+        "LoRA on Wan2.2-TI2V-5B at 704 x 1280, text to video",
+    ),
+    "hunyuan-lora": Example(
+        "train", CONFIGS / "finetune_hunyuan_lora.yaml", "LoRA on HunyuanVideo at 544 x 960, text to video"
+    ),
+    "cogvideox-lora": Example(
+        "train", CONFIGS / "finetune_cogvideox_lora.yaml", "LoRA on CogVideoX-5B at 480 x 720, text to video"
+    ),
+    "cosmos1-lora": Example(
+        "train",
+        CONFIGS / "finetune_cosmos1_lora.yaml",
+        "LoRA on Cosmos-1.0-Diffusion-7B-Text2World at 704 x 1280, text to video",
+    ),
 }
 """Examples by name."""

@@ -1,7 +1,7 @@
 """Print configurations: a file to start from, resolved values with their origins, what a key means, a JSON schema.
 
-KIND is curate, buckets (of `reelweave report` and `plan`), train or train-vae; `init` also writes the examples wan-lora
-and wan22-i2v-lora.
+KIND is curate, buckets (of `reelweave report` and `plan`), train or train-vae; `init` also writes examples,
+such as wan-lora and hunyuan-lora; without KIND it lists all.
 """
 
 import argparse
