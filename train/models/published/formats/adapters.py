@@ -217,6 +217,11 @@ def _unknown_names(unknown: list[str], total: int, key: str, names: NativeNames 
                 f"{key} holds {kind} in {len(named):,} of its {total:,} tensors ({listed(named)}): LoRA alone is read,"
                 " a product of two matrices per layer; merge it into the weights where it was trained"
             )
+    if not any(_TENSOR.fullmatch(name) for name in unknown) and len(unknown) == total:
+        return UsageError(
+            f"{key} holds no adapters, but tensors such as {listed(unknown)}; weights of a whole model belong into"
+            " model.weights"
+        )
     mine = f" of {names.family}" if names else ""
     for other in NAMES:
         if other is not names and other.known(map(_layer, unknown)) > len(unknown) / 2:

@@ -10,6 +10,7 @@ import torch
 from safetensors import safe_open
 
 from reelweave.loader.errors import UsageError
+from reelweave.train.models.published.names.families import NAMES
 from reelweave.train.models.published.names.native import Held, NativeNames, listed
 
 _PREFIXES = ("model.diffusion_model.", "model.model.", "diffusion_model.", "module.")
@@ -132,8 +133,15 @@ def _check(
             f"{key}: its weights are quantized, with scales beside them ({listed(scaled)}): take the bfloat16 or"
             " float16 file"
         )
+    if lora := [name for name in given if ".lora_" in name]:
+        raise UsageError(
+            f"{key} holds adapters ({listed(lora)}): weights of the whole model belong here, and adapters into"
+            " lora.start_from, or `sample --lora`"
+        )
     needed = {prefix + held.native: _expected_shape(held, state) for held in expected}
     unknown = given.keys() - needed.keys()
+    if not needed.keys() & given.keys() and (family := _family(given)) is not None:
+        raise UsageError(f"{key} holds weights of {family} ({listed(given)}), and the model is another")
     if names is not None:
         unknown = {name for name in unknown if not names.is_computed(name)}
     shapes = {name: given[name].get_slice(name).get_shape() for name in needed.keys() & given.keys()}
@@ -153,6 +161,16 @@ def _check(
             f"{key}: of the {len(needed):,} tensors of this model the file {', '.join(found)}: take the weights of the"
             " model that config.json of model.name describes"
         )
+
+
+def _family(given: Iterable[str]) -> str | None:
+    """Return the family whose native names most of a file's tensors have; None: there is none."""
+    stems = list(given)
+    for names in NAMES:
+        for prefix in _prefixes(names):
+            if names.known(stem.removeprefix(prefix) for stem in stems) > len(stems) / 2:
+                return names.family
+    return None
 
 
 def _expected_shape(held: Held, state: Mapping[str, torch.Tensor]) -> tuple[int, ...]:

@@ -176,7 +176,7 @@ WRONG = {
     ),
     "whole weights": (
         lambda w: {"blocks.0.self_attn.q.weight": torch.ones(32, 32)},
-        "1 of its 1 tensors are no adapters",
+        "holds no adapters, but tensors such as blocks.0.self_attn.q.weight; weights of a whole model belong into",
     ),
     "nothing": (lambda w: {}, "holds no tensors"),
 }
