@@ -65,7 +65,7 @@ class Trainer(TrainingLoop[TrainConfig]):
         )
 
     def begin_new(self, checkpoints: Checkpoints, world: World) -> Beginning:
-        return start_from(self._config, checkpoints, self._base, self._of_other_runs, world)
+        return start_from(self._config, checkpoints, self._base, self._parts, self._of_other_runs, world)
 
     def _read_other(self) -> dict[str, FrozenPart]:
         """Return the other one of two experts, as published, if validation samples with it."""

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from reelweave.loader.errors import UsageError
 from reelweave.loader.settings import differences
 from reelweave.train.checkpoint.reading import Shapes, describe_differences, difference_of
-from reelweave.train.checkpoint.state import BaseWeights
+from reelweave.train.checkpoint.state import BaseWeights, FrozenPart
 from reelweave.train.config.model import DiffusersConfig
 from reelweave.train.config.run import TrainConfig
 from reelweave.train.loop.stages.extension import EMBED, HEAD, Extend, extensions, shape_of
@@ -108,8 +108,14 @@ def fit_moments(source: Source, fit: Fit, wanted: Shapes) -> str:
     return ", ".join(f"moments of {before} become {now}" for before, now in sorted(rounded))
 
 
-def different_meaning(source: Source, config: TrainConfig) -> str:
-    """Return the keys, with both values, that make weights compute something else; "" without any."""
+def different_meaning(source: Source, config: TrainConfig, parts: Mapping[str, FrozenPart]) -> str:
+    """Return the keys, with both values, that make weights compute something else; "" without any.
+
+    Args:
+        source: the source.
+        config: the run.
+        parts: its frozen parts by key; of the source's, those whose files are others count, too.
+    """
     if source.config is None:
         return ""
     before, now = source.config.model_dump(mode="json"), config.model_dump(mode="json")
@@ -117,6 +123,12 @@ def different_meaning(source: Source, config: TrainConfig) -> str:
         f"train.{key} was {was!r} and is {value!r}"
         for section in _MEANING
         for key, was, value in _section_differences(before.get(section), now.get(section), section)
+    ]
+    saved = source.frozen or {}
+    changes += [
+        f"the files of {key} are others"
+        for key in sorted(saved.keys() & parts.keys())
+        if saved[key].files != parts[key].files
     ]
     more = f" and {len(changes) - _MOST_KEYS} more" if len(changes) > _MOST_KEYS else ""
     return "; ".join(changes[:_MOST_KEYS]) + more

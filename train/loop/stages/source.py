@@ -132,7 +132,10 @@ def describe(
     """
     if start.source.endswith(".safetensors"):
         return _of_file(start, storage)
-    root = open_storage(start.source, storage)
+    try:
+        root = open_storage(start.source, storage)
+    except UsageError as error:
+        raise UsageError(f"{KEY}: {error}, or a .safetensors file") from error
     subfolders = ("", f"{model.subfolder}/") if isinstance(model, DiffusersConfig) else ("",)
     for subfolder in subfolders:
         if root.stat(f"{subfolder}{DESCRIPTION}") is not None:
@@ -221,7 +224,7 @@ def _of_file(start: StartFromConfig, storage: StorageConfig) -> Source:
     except (LookupError, TypeError, ValueError, RecursionError) as error:
         raise UsageError(
             f"{KEY}: {root.uri(path)} was not written by `reelweave export`: it does not name step and configuration"
-            " of its run; weights of others are loaded by train.model.name"
+            " of its run; weights of other tools are train.model.weights, their adapters train.lora.start_from"
         ) from error
     ancestor = Ancestor(
         name=root.uri(path),

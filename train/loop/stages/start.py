@@ -8,7 +8,7 @@ import torch
 from reelweave.loader.storage import StorageConfig
 from reelweave.train.checkpoint.pieces import Tensors, local
 from reelweave.train.checkpoint.saver import Checkpoints
-from reelweave.train.checkpoint.state import MOST_ANCESTORS, Ancestor, BaseWeights
+from reelweave.train.checkpoint.state import MOST_ANCESTORS, Ancestor, BaseWeights, FrozenPart
 from reelweave.train.config.run import TrainConfig
 from reelweave.train.distributed.first_rank import on_first
 from reelweave.train.distributed.world import World
@@ -39,6 +39,7 @@ def start_from(
     config: TrainConfig,
     checkpoints: Checkpoints,
     base: BaseWeights | None,
+    parts: Mapping[str, FrozenPart],
     storage: StorageConfig,
     world: World,
 ) -> Beginning:
@@ -48,6 +49,7 @@ def start_from(
         config: the run.
         checkpoints: its tensors.
         base: weights under its adapters; None: it has none.
+        parts: its frozen parts by key.
         storage: configuration of the source's storage.
         world: all ranks.
 
@@ -74,7 +76,9 @@ def start_from(
         source.read_("optimizer", groups["optimizer"], storage, world, checkpoints.together)
     for name, average in groups.get("ema", {}).items():
         local(average).copy_(local(groups["model"][name]))
-    return Beginning(source.lineage[:MOST_ANCESTORS], _lines(source, fit, config, rounded, "ema" in groups))
+    return Beginning(
+        source.lineage[:MOST_ANCESTORS], _lines(source, fit, config, parts, rounded, "ema" in groups)
+    )
 
 
 @torch.no_grad()
@@ -124,7 +128,14 @@ def _merge_(
             local(targets[weight]).add_(local(change))
 
 
-def _lines(source: Source, fit: Fit, config: TrainConfig, rounded: str, averages: bool) -> tuple[str, ...]:
+def _lines(
+    source: Source,
+    fit: Fit,
+    config: TrainConfig,
+    frozen: Mapping[str, FrozenPart],
+    rounded: str,
+    averages: bool,
+) -> tuple[str, ...]:
     count = len((source.under or source).shapes) - len(fit.extended)
     parts = [f"{count} tensors copied"]
     if fit.extended:
@@ -136,6 +147,6 @@ def _lines(source: Source, fit: Fit, config: TrainConfig, rounded: str, averages
     if averages:
         parts.append("the average begins with these weights")
     lines = [f"begins at step 0 with {source.ancestor}: {', '.join(parts)}"]
-    if changed := different_meaning(source, config):
+    if changed := different_meaning(source, config, frozen):
         lines.append(f"other than there: {changed}")
     return tuple(lines)

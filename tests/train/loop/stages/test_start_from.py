@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from reelweave.loader.errors import RunError, UsageError
 from reelweave.loader.storage import StorageConfig, open_storage
@@ -24,6 +25,7 @@ from reelweave.train.loop.trainer import Trainer
 from reelweave.train.models.lora import merge
 from reelweave.train.sampling.trained.load import load_trained
 from tests.s3server import make_bucket, s3_server
+from tests.thorough import but
 from tests.train.clips import ClipStream, tiny_config
 from tests.train.published import publish_text, run_config
 from tests.train.saved import losses, newest, tensors
@@ -231,6 +233,11 @@ def test_a_published_model_begins_with_a_run_or_an_export_of_it(tmp_path, capsys
         start = StartFromConfig(source=str(tmp_path / name))
         out = run(small.model_copy(update={"start_from": start}), tmp_path / f"of {name}")
         same(tensors(out), tensors(source))
+    [file] = (tmp_path / "text_encoder").glob("*.safetensors")
+    save_file({name: tensor + 0.1 for name, tensor in load_file(file).items()}, file, {"format": "pt"})
+    capsys.readouterr()
+    run(small.model_copy(update={"start_from": StartFromConfig(source=str(source))}), tmp_path / "other text")
+    assert "other than there: the files of train.text.name are others" in capsys.readouterr().err
     lora = small.model_copy(update={"start_from": start, "lora": LoraConfig(rank=2)})
     with pytest.raises(
         UsageError, match=r"holds all weights, .* `reelweave export .* and train\.model\.name=FOLDER"
@@ -259,7 +266,13 @@ def test_a_source_may_be_on_s3(tmp_path, first):
         out = tmp_path / "next"
         small = tiny_config(lr=1e-12).optimizer.model_copy(update={"weight_decay": 0.0})
         Trainer(staged("s3://runs/a", optimizer=small), ClipStream(), out, storage=config).run()
+        file = tmp_path / "weights.safetensors"
+        assert main(["export", str(first), "--out", str(file)]) == 0
+        open_storage("s3://runs/b", config).write(file.name, file.read_bytes())
+        of_file = staged(f"s3://runs/b/{file.name}", optimizer=small)
+        Trainer(of_file, ClipStream(), tmp_path / "of file", storage=config).run()
     same(tensors(out), tensors(first, "ema"))
+    same(tensors(tmp_path / "of file"), tensors(first, "ema"))
     assert read_ancestors(out)[0].name == f"s3://runs/a/checkpoints/{newest(first).name}"
 
 
@@ -268,6 +281,7 @@ LAYOUTS = {
     "ZeRO-1": {"dp_replicate": 1, "dp_shard": "rest", "shard": "optimizer"},
     "TP": {"tp": 2},
     "PP": {"pp": 2},
+    "cascades over FSDP": {"schedule": "cascade", "dp_replicate": "rest", "dp_shard": 2},
 }
 
 
@@ -278,7 +292,7 @@ def train_stage(config, out):
     run(stage, Path(out), From(N, rank // degree, size // degree))
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", but(("FSDP",), LAYOUTS))
 def test_any_layout_begins_with_the_weights_of_any_other(tmp_path, first, ranks, layout):
     start = {"source": str(first), "weights": "model", "optimizer": "kept"}
     config = staged(start_from=start, parallel=ParallelConfig(**LAYOUTS[layout]))
@@ -331,6 +345,10 @@ def test_a_damaged_source_is_named(tmp_path, first):
 
 
 WRONG = {
+    "a pickle": (
+        lambda _: {"start_from": {"source": __file__}},
+        r"is a file; give a folder, or a \.safetensors file",
+    ),
     "no run": (
         lambda _: {"start_from": {"source": "nowhere"}},
         r"nowhere holds no checkpoint: it does not exist",
