@@ -116,7 +116,10 @@ def _native(options: argparse.Namespace, config: StorageConfig) -> dict[str, Any
         trained = load_trained(options.checkpoint, world.device, options.weights, config)
         exported = export_native(trained, options.format, target, path, options.merge, options.dtype)
     _say_rounding(trained.config, options)
-    return {"step": trained.step, "weights": trained.weights, "format": options.format, **exported._asdict()}
+    written = exported._asdict()
+    if note := written.pop("note"):
+        _say(note)
+    return {"step": trained.step, "weights": trained.weights, "format": options.format, **written}
 
 
 def _output(out: str, config: StorageConfig) -> tuple[Storage, str]:

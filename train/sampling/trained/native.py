@@ -1,6 +1,7 @@
 """Export of a checkpoint by native names: one safetensors file of adapters or of a whole transformer."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import torch
@@ -14,7 +15,7 @@ from reelweave.train.models.published.formats.adapters import LORA_RANK
 from reelweave.train.models.published.formats.fused import join_adapters
 from reelweave.train.models.published.formats.layers import layers_of
 from reelweave.train.models.published.formats.whole import native_weights
-from reelweave.train.models.published.names.native import NativeNames
+from reelweave.train.models.published.names.native import NativeNames, listed
 from reelweave.train.models.published.shared import DiffusersDenoiser
 from reelweave.train.sampling.trained.export import file_metadata, round_weight, rounding, scale_adapter
 from reelweave.train.sampling.trained.load import Trained
@@ -29,11 +30,13 @@ class NativeExport(NamedTuple):
         tensors: number of tensors.
         parameters: number of elements in all tensors.
         merged: adapters are in the weights.
+        note: what a reader of the format leaves out; empty: nothing.
     """
 
     tensors: int
     parameters: int
     merged: bool
+    note: str
 
 
 def export_native(
@@ -60,7 +63,7 @@ def export_native(
     (dit, names), lora = _named_model(trained), trained.config.lora
     if merged and lora is None:
         raise UsageError(f"{trained.checkpoint} has no adapters to merge; export it as it is")
-    whole = merged or lora is None
+    whole, note = merged or lora is None, ""
     if whole and form == "kohya":
         raise UsageError(
             f"--format kohya has names for adapters alone, and {trained.checkpoint} is exported whole: take --format"
@@ -82,11 +85,11 @@ def export_native(
         size, content = file_of_tensors(tensors, {}, lambda name: join(name, "cpu"))
     else:
         assert lora is not None
-        tensors = _adapters(dit, lora, names, form, dtype)
+        tensors, note = _adapters(dit, lora, names, form, dtype)
         tensors = {name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()}
         size, content = file_of_tensors(tensors, file_metadata(trained) | {LORA_RANK: str(lora.rank)})
     target.write_chunks(path, content, size)
-    return NativeExport(len(tensors), sum(tensor.numel() for tensor in tensors.values()), merged)
+    return NativeExport(len(tensors), sum(tensor.numel() for tensor in tensors.values()), merged, note)
 
 
 def _named_model(trained: Trained) -> tuple[DiffusersDenoiser, NativeNames]:
@@ -109,17 +112,22 @@ def _named_model(trained: Trained) -> tuple[DiffusersDenoiser, NativeNames]:
 
 def _adapters(
     dit: DiffusersDenoiser, config: LoraConfig, names: NativeNames, form: NativeFormat, dtype: str | None
-) -> dict[str, torch.Tensor]:
+) -> tuple[dict[str, torch.Tensor], str]:
+    """Return the tensors of adapters, and a line about what a reader leaves out."""
     if names.no_adapters:
         raise UsageError(f"--format {form}: {names.no_adapters}")
     pairs = _pairs(
         {name: scale_adapter(name, weight, config) for name, weight in adapter_weights(dit).items()}
     )
     sizes = layers_of(dit.model).sizes
+    held = [layer for layer in names.find(sizes) if pairs.keys() & set(layer.sources)]
+    if lacking := pairs.keys() - {source for layer in held for source in layer.sources}:
+        raise UsageError(
+            f"--format {form}: the original repository of {names.family} has no layers for the adapters of"
+            f" {listed(lacking)}; take --format diffusers"
+        )
     found: dict[str, torch.Tensor] = {}
-    for layer in names.hold(sizes):
-        if not pairs.keys() & set(layer.sources):
-            continue
+    for layer in held:
         A_RI, B_OR = join_adapters(layer, pairs, [sizes[source][0] for source in layer.sources])
         alpha = torch.tensor(float(len(A_RI)))  # the scale is in B
         if form == "kohya":
@@ -130,7 +138,19 @@ def _adapters(
         found[f"{base}.{sides[1]}.weight"] = round_weight(B_OR, dtype)
         if form == "kohya" or names.alpha:
             found[f"{base}.alpha"] = alpha
-    return found
+    return found, _musubi_note(names, [layer.native for layer in held]) if form == "kohya" else ""
+
+
+def _musubi_note(names: NativeNames, layers: Sequence[str]) -> str:
+    """Return the line that says which adapters musubi-tuner leaves out; empty: none."""
+    if not names.musubi:
+        return f"musubi-tuner does not know {names.family}; ComfyUI reads this file"
+    if left := [layer for layer in layers if not re.match(names.musubi, layer)]:
+        return (
+            f"musubi-tuner adapts blocks alone, and leaves {len(left):,} of {len(layers):,} out"
+            f" without a word: {listed(left)}"
+        )
+    return ""
 
 
 def _pairs(weights: Mapping[str, torch.Tensor]) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:

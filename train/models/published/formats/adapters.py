@@ -163,7 +163,7 @@ def _held_layers(layers: Layers, names: NativeNames | None) -> dict[str, Held]:
     """Return what each name of a layer means, in diffusers, natively and in kohya's form of both."""
     held = [Held(name, (name,), ((0, 0),)) for name in layers.sizes]
     if names is not None:
-        native = names.hold(layers.sizes)
+        native = names.find(layers.sizes)
         held = [*names.repackage(native, ".weight"), *native, *held]
     known = {each.native: each for each in held}
     return {name.replace(".", "_"): each for name, each in known.items()} | known
@@ -263,11 +263,15 @@ def _size(layer: Held, layers: Layers) -> tuple[int, int]:
 
 
 def _fits(adapter: _Adapter, size: tuple[int, int]) -> bool:
-    A_RI, B_OR, _ = adapter
+    A_RI, B_OR, _ = adapter  # of a convolution with the sizes of its kernel behind
     outputs, inputs = size
-    if any(matrix.dim() != 2 or not matrix.is_floating_point() for matrix in (A_RI, B_OR)):
+    if (
+        A_RI.dim() < 2
+        or A_RI.dim() != B_OR.dim()
+        or not (A_RI.is_floating_point() and B_OR.is_floating_point())
+    ):
         return False
-    return A_RI.shape[1] == inputs and B_OR.shape == (outputs, len(A_RI)) and len(A_RI) > 0
+    return A_RI.shape[1] == inputs and B_OR.shape[:2] == (outputs, len(A_RI)) and len(A_RI) > 0
 
 
 def _common_rank(adapters: Mapping[str, _Adapter], key: str) -> int:

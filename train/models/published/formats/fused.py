@@ -23,6 +23,8 @@ def join_adapters(layer: Held, adapters: Mapping[str, Matrices], rows: Sequence[
         rows: number of outputs of each source.
     """
     present = [source for source in layer.sources if source in adapters]
+    if len(layer.pieces) == 1:
+        return adapters[present[0]]
     ranks = [len(adapters[source][0]) for source in present]
     first = adapters[present[0]][1]
     blocks = []

@@ -12,7 +12,7 @@ class Layers(NamedTuple):
     """Layers of a model that has no adapters.
 
     Attributes:
-        sizes: linear layers by their name in diffusers, each with its number of outputs and inputs.
+        sizes: linear layers and convolutions by their name in diffusers, each with its number of outputs and inputs.
         modules: names of all modules.
     """
 
@@ -56,8 +56,12 @@ def layers_of(model: Any) -> Layers:
         if name and ".lora_" not in name
     }
     sizes = {
-        name: (layer.out_features, layer.in_features)
+        name: (len(layer.weight), layer.weight.shape[1])
         for name, layer in modules.items()
-        if isinstance(layer, nn.Linear)
+        if _adaptable(layer)
     }
     return Layers(sizes, tuple(modules))
+
+
+def _adaptable(layer: nn.Module) -> bool:
+    return isinstance(layer, nn.Linear | nn.Conv2d | nn.Conv3d)

@@ -94,4 +94,5 @@ HUNYUAN_NAMES = NativeNames(
         (".modulation.linear.", ".modulation.lin."),
     ),
     alpha=False,
+    musubi=r"(double|single)_blocks\.",
 )

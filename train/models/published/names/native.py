@@ -92,6 +92,7 @@ class NativeNames:
             names are the same.
         computed: patterns of native tensors that a model computes itself, and that are no weights.
         alpha: write an ``alpha`` beside each native adapter; False where diffusers' reader of them fails at one.
+        musubi: pattern of the native layers that musubi-tuner adapts; empty: it does not know the family.
         no_adapters: why adapters have no native form; empty: they have one.
     """
 
@@ -102,6 +103,7 @@ class NativeNames:
     repackaged: tuple[tuple[str, str], ...] = ()
     computed: tuple[str, ...] = ()
     alpha: bool = True
+    musubi: str = ""
     no_adapters: str = ""
     _rules: dict[str, Fused] = field(init=False, repr=False, compare=False, default_factory=dict)
 
@@ -119,19 +121,16 @@ class NativeNames:
             UsageError: some have no native name.
         """
         present = list(names)
-        found: dict[str, Held] = {}
-        unknown = []
-        for name in present:
-            held = self._held(name)
-            if held is None:
-                unknown.append(name)
-            else:
-                found[held.native] = held
-        lacking = set(present)
-        unknown += [held.native for held in found.values() if not lacking.issuperset(held.sources)]
-        if unknown:
+        held = self.find(present)
+        if unknown := set(present).difference(*(each.sources for each in held)):
             raise UsageError(f"the original repository of {self.family} has no name for {listed(unknown)}")
-        return list(found.values())
+        return held
+
+    def find(self, names: Iterable[str]) -> list[Held]:
+        """Return native tensors or layers that hold named ones, and leave out those without a native name."""
+        present = set(names := list(names))
+        found = {held.native: held for name in names if (held := self._held(name)) is not None}
+        return [held for held in found.values() if present.issuperset(held.sources)]
 
     def known(self, names: Iterable[str]) -> int:
         """Count the native layers among names, with blocks of any number, and underscores for dots as kohya has them.

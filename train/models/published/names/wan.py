@@ -41,4 +41,5 @@ WAN_NAMES = NativeNames(
         "scale_shift_table": "head.modulation",
         "proj_out": "head.head",
     },
+    musubi=r"blocks\.",
 )

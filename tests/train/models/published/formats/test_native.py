@@ -11,11 +11,15 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from reelweave.loader.errors import UsageError
+from reelweave.loader.storage import open_object
 from reelweave.train.config.lora import LORA_FILE
 from reelweave.train.models.bundle import Bundle
 from reelweave.train.models.lora import adapter_weights
+from reelweave.train.models.published.names.hunyuan import HUNYUAN_NAMES
+from reelweave.train.models.published.names.wan import WAN_NAMES
 from reelweave.train.sampling.trained.export import export
 from reelweave.train.sampling.trained.load import load_published
+from reelweave.train.sampling.trained.native import export_native
 from tests.thorough import thorough
 from tests.train.models.published.formats import tools
 
@@ -30,7 +34,7 @@ WHOLE = [
 ADAPTED = ["wan", *(pytest.param(variant, marks=thorough) for variant in ("hunyuan", "cosmos", "cosmos 2"))]
 ATTENTION = ["to_q", "to_k", "to_v", "to_out.0"]
 EVERYWHERE = {
-    "wan": [*ATTENTION, "net.0.proj", "net.2", "proj_out", "time_proj", "linear_1"],
+    "wan": [*ATTENTION, "net.0.proj", "net.2", "proj_out", "time_proj", "linear_1", "patch_embedding"],
     "hunyuan": [
         "to_q",
         "add_v_proj",
@@ -269,6 +273,31 @@ def test_an_export_twice_is_the_same_bytes_and_says_its_scale(adapted, tmp_path)
     for name, weight in weights.items():
         if name.endswith(".alpha"):
             assert weight.item() == len(weights[name.replace(".alpha", ".lora_down.weight")])
+
+
+def test_what_readers_leave_out_is_said(adapted, tmp_path):
+    _, variant, trained = adapted
+    target, name = open_object(str(tmp_path / "w.safetensors"))
+    note = export_native(trained, "kohya", target, name).note
+    if variant == "wan":
+        assert note == ""
+    elif variant == "hunyuan":
+        assert note.startswith(
+            "musubi-tuner adapts blocks alone, and leaves 2 of 7 out without a word: txt_in."
+        )
+    else:
+        assert "musubi-tuner does not know Cosmos" in note
+    assert export_native(trained, "native", target, name).note == ""
+
+
+def test_layers_without_a_native_name_are_named():
+    assert [held.native for held in WAN_NAMES.find(["blocks.7.attn1.to_q", "extra"])] == [
+        "blocks.7.self_attn.q"
+    ]
+    with pytest.raises(UsageError, match="the original repository of Wan has no name for extra, more"):
+        WAN_NAMES.hold(["blocks.7.attn1.to_q", "extra", "more"])
+    with pytest.raises(UsageError, match=r"no name for transformer_blocks\.0\.attn\.to_q"):
+        HUNYUAN_NAMES.hold(["transformer_blocks.0.attn.to_q"])  # and not what it is fused with
 
 
 def test_a_model_without_native_names_is_refused_in_words(adapted, whole, tmp_path):

@@ -160,7 +160,8 @@ def applied_as_comfyui(native: dict, adapters: dict, prefix: str = "") -> dict:
                 loaded |= {f"{base}.{up}.weight", f"{base}.{down}.weight", f"{base}.alpha"}
                 alpha = adapters.get(f"{base}.alpha")
                 scale = 1.0 if alpha is None else alpha.item() / mat2.shape[0]
-                weights[name] += (scale * mat1 @ mat2).to(weights[name].dtype)
+                change = scale * mat1.flatten(1) @ mat2.flatten(1)
+                weights[name] += change.reshape(weights[name].shape).to(weights[name].dtype)
     assert adapters.keys() <= loaded, f"lora key not loaded: {sorted(adapters.keys() - loaded)[:3]}"
     return weights
 
