@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--merge",
         action="store_true",
-        help="write the whole model of a LoRA run, with merged adapters; --out is a folder",
+        help="write the whole model of a LoRA run, with merged adapters; a folder, or a file with --format native",
     )
     add_storage_arguments(parser)
 

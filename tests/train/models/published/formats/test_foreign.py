@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from reelweave.loader.errors import UsageError
-from reelweave.train.config.lora import LoraConfig
+from reelweave.train.config.lora import LORA_FILE, LoraConfig
 from reelweave.train.config.run import TrainConfig
 from reelweave.train.loop.trainer import Trainer
 from reelweave.train.models.bundle import Bundle
@@ -60,6 +60,16 @@ READ = {
     "a name of the adapter": lambda w: renamed(
         without_alpha(w), ("_A.", "_A.default."), ("_B.", "_B.default.")
     ),
+    "kohya, as Wan-Fun has it": lambda w: {
+        name.replace(".lora_A", "/lora_down")
+        .replace(".lora_B", "/lora_up")
+        .replace(".alpha", "/alpha")
+        .replace(".weight", "/weight")
+        .replace("diffusion_model.", "lora_unet__")
+        .replace(".", "_")
+        .replace("/", "."): x
+        for name, x in w.items()
+    },
     "lora_down and lora_up": lambda w: renamed(w, ("lora_A", "lora_down"), ("lora_B", "lora_up")),
     "another alpha": lambda w: {
         name: weight / 2 if "lora_B" in name else weight * 2 if "alpha" in name else weight
@@ -107,6 +117,14 @@ def test_a_file_without_alpha_is_read_by_convention_and_says_so(wan, tmp_path, c
     save_file(without_alpha(wan.native), tmp_path / "bare.safetensors")
     found = tools.prediction(wan.published(tmp_path / "bare.safetensors").bundle.dit)
     assert "bare.safetensors states no alpha: taken is alpha 4, its rank" in caplog.text
+    torch.testing.assert_close(found, tools.prediction(wan.trained.bundle.dit), rtol=1e-4, atol=1e-3)
+
+
+def test_a_file_of_diffusers_without_settings_is_read_by_convention(wan, tmp_path, caplog):
+    export(wan.trained, tmp_path / "lora")
+    save_file(load_file(tmp_path / "lora" / LORA_FILE), tmp_path / "bare.safetensors")
+    found = tools.prediction(wan.published(tmp_path / "bare.safetensors").bundle.dit)
+    assert "bare.safetensors states no alpha" in caplog.text
     torch.testing.assert_close(found, tools.prediction(wan.trained.bundle.dit), rtol=1e-4, atol=1e-3)
 
 
