@@ -17,6 +17,7 @@ from reelweave.train.loop.logs.records import read_metrics
 from reelweave.train.step.work_stealing import share_steps
 from tests.loader.stream_clips import make_sample, write
 from tests.media import write_video
+from tests.thorough import thorough
 from tests.train.clips import ClipStream, tiny_config
 from tests.train.loop.stealing_worlds import SHARED, train_shared
 from tests.train.ranks import Ranks
@@ -64,6 +65,7 @@ def test_free_ranks_run_the_pieces_of_a_slow_one_and_each_sample_counts_once(
     ]
 
 
+@thorough
 def test_a_run_goes_on_with_or_without_it_and_in_another_layout(
     dataset: Path, tmp_path: Path, ranks: Ranks
 ) -> None:
