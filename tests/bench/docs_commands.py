@@ -86,6 +86,8 @@ NAMES = {
     "F": "my-buckets.yaml",
     "DATASET|RUN": "ds",
     "RUN": "runs/first",
+    "256p.yaml": "train.yaml",
+    "720p.yaml": "train.yaml",
 }
 
 

@@ -121,7 +121,7 @@ class TrainConfig(Settings):
             self.cascade, self.parallel, self.compression, self.text, self.losses, self.denominator
         )
 
-    @field_validator("start_from", mode="before")
+    @field_validator("start_from", mode="before", json_schema_input_type=StartFromConfig | str | None)
     @classmethod
     def _source_alone(cls, value: Any) -> Any:
         return {"source": value} if isinstance(value, str) else value

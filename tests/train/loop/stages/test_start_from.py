@@ -28,7 +28,7 @@ from tests.s3server import make_bucket, s3_server
 from tests.thorough import but
 from tests.train.clips import ClipStream, tiny_config
 from tests.train.published import publish_text, run_config
-from tests.train.saved import losses, newest, tensors
+from tests.train.saved import change_state, losses, newest, tensors
 
 N, M = 4, 3
 
@@ -325,6 +325,15 @@ def test_a_run_that_is_killed_while_it_starts_begins_again(tmp_path, first, rank
     ended = ranks.run(train_stage, 1, config, str(tmp_path / "next"))
     assert ended.codes == [0], ended.errors
     assert losses(tmp_path / "next") == losses(run(staged(first), tmp_path / "alone", From(N)))
+
+
+def test_a_tokenizer_is_no_source(tmp_path, first):
+    shutil.copytree(first, tmp_path / "first")
+    change_state(tmp_path / "first", lambda state: state["config"].update(kind="vae"))
+    with pytest.raises(
+        UsageError, match="is of `reelweave train-vae`, a tokenizer and no model that denoises"
+    ):
+        run(staged(tmp_path / "first"), tmp_path / "next")
 
 
 def test_a_damaged_source_is_named(tmp_path, first):
