@@ -49,5 +49,6 @@ COGVIDEOX_NAMES = NativeNames(
         r"\.(word|position)_embeddings?\b",
         r"\bembed_tokens\b",
     ),
-    no_adapters="no tool reads adapters of CogVideoX by the names of its original repository; take --format diffusers",
+    no_adapters="CogVideoX's original repository keeps adapters within its own checkpoints, and no other tool reads"
+    " them by its names; take --format diffusers",
 )
