@@ -8,7 +8,7 @@ from reelweave.train.loop.evaluation import HeldOutEvaluation
 from reelweave.train.loop.trainer import Trainer
 from reelweave.train.loop.validation import Validation
 from tests.train.clips import ClipStream, tiny_config
-from tests.train.loop.stages.test_start_from import staged
+from tests.train.loop.stages.stage_runs import staged
 from tests.train.loop.validation_runs import raw, validation_config
 from tests.train.saved import metrics
 

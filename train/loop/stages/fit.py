@@ -50,7 +50,7 @@ def fit_weights(source: Source, config: TrainConfig, wanted: Shapes, base: BaseW
     _check_architecture(source, config)
     _check_adapters(source, config, base)
     extended, words = _extended(source, config, wanted)
-    _check_names(source, wanted, extended)
+    _check_names(source, config, wanted, extended)
     scale = _scale(source, config)
     if scale != 1:
         words = f"matrices B of adapters times {scale:g} for another alpha"
@@ -226,7 +226,7 @@ def _extended(source: Source, config: TrainConfig, wanted: Shapes) -> tuple[dict
         raise UsageError(f"{KEY}: {source.ancestor.name} does not fit this run: {error}") from error
 
 
-def _check_names(source: Source, wanted: Shapes, extended: Collection[str]) -> None:
+def _check_names(source: Source, config: TrainConfig, wanted: Shapes, extended: Collection[str]) -> None:
     """Refuse weights that are missing, unknown or misshapen, but for those that a rule extends; dtypes may differ."""
     stored, expected = (
         {name: ("", shape) for name, (_, shape) in shapes.items() if name not in extended}
@@ -235,12 +235,15 @@ def _check_names(source: Source, wanted: Shapes, extended: Collection[str]) -> N
     if different := _different(stored, expected):
         raise UsageError(
             f"{KEY}: the weights of {source.ancestor.name} are not those of this run, and none begin with other values"
-            f" in silence: {different}{_advice(stored, expected)}"
+            f" in silence: {different}{_advice(source, config, stored, expected)}"
         )
 
 
-def _advice(stored: Shapes, wanted: Shapes) -> str:
-    """Return what helps where a folder of the transformer lacks the text encoder that is trained with it."""
+def _advice(source: Source, config: TrainConfig, stored: Shapes, wanted: Shapes) -> str:
+    """Return what helps with adapters of other layers, and with folders that lack the text encoder trained beside."""
+    before = source.config.lora if source.config else None
+    if before and config.lora and before.targets != config.lora.targets:
+        return f". train.lora.targets was {list(before.targets)} there, and is {list(config.lora.targets)}"
     missing = wanted.keys() - stored.keys()
     if missing and all(name.startswith("text.") for name in missing):
         return ". A folder holds the transformer alone: name the run, or its export to a .safetensors file"

@@ -10,14 +10,13 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from reelweave.loader.errors import RunError, UsageError
+from reelweave.loader.errors import UsageError
 from reelweave.loader.storage import StorageConfig, open_storage
 from reelweave.pipelines.cli import main
 from reelweave.train.checkpoint.saver import Checkpoints
 from reelweave.train.config.checkpoint import StartFromConfig
 from reelweave.train.config.first_frames import FirstFramesConfig
 from reelweave.train.config.lora import LoraConfig
-from reelweave.train.config.optimizer import EmaConfig, ScheduleConfig
 from reelweave.train.config.parallel import ParallelConfig
 from reelweave.train.config.run import TrainConfig
 from reelweave.train.loop.stages.record import read_ancestors
@@ -27,47 +26,9 @@ from reelweave.train.sampling.trained.load import load_trained
 from tests.s3server import make_bucket, s3_server
 from tests.thorough import but
 from tests.train.clips import ClipStream, tiny_config
+from tests.train.loop.stages.stage_runs import From, M, N, adapters, begins, model, run, same, staged
 from tests.train.published import publish_text, run_config
-from tests.train.saved import change_state, losses, newest, tensors
-
-N, M = 4, 3
-
-
-class From(ClipStream):
-    """The clips from a step on, which a stage cannot state of a stream of its own."""
-
-    def __init__(self, first, *arguments):
-        super().__init__(*arguments)
-        self.first_step = first
-
-    def microbatch(self, step, slot=0):
-        return super().microbatch(step + self.first_step, slot)
-
-
-def staged(source="", steps=M, ema=None, kind="constant", **changes):
-    """A run of a few steps at a constant learning rate, of some source."""
-    start = changes.pop("start_from", {"source": str(source)} if source else None)
-    config = tiny_config(steps, every_steps=100)
-    values = {
-        "schedule": ScheduleConfig(kind=kind, total_steps=steps, warmup_steps=0),
-        "ema": ema and EmaConfig(decay=ema),
-        "start_from": start and StartFromConfig(**start),
-        "denominator": "step",
-    }
-    return config.model_copy(update=values | changes)
-
-
-@pytest.fixture(scope="module")
-def first(tmp_path_factory):
-    """The first stage, with an average of its weights."""
-    out = tmp_path_factory.mktemp("first") / "run"
-    Trainer(staged(steps=N, ema=0.5), ClipStream(), out).run()
-    return out
-
-
-def run(config, out, stream=None):
-    Trainer(config, stream or ClipStream(), out).run()
-    return out
+from tests.train.saved import losses, newest, tensors
 
 
 def test_two_stages_equal_one_run_where_nothing_changes(tmp_path, first):
@@ -94,17 +55,6 @@ def test_the_average_is_what_a_run_begins_with_and_its_own_average_too(tmp_path,
     said = capsys.readouterr().err
     assert f"begins at step 0 with ema weights of step {N} of {newest(first)} (sha256 " in said
     assert "tensors copied, none begin with other values, optimizer fresh, the average begins with" in said
-
-
-def begins(source, tmp_path, name="next", **changes):
-    """The weights that a run begins with: those behind a step that changes next to nothing."""
-    small = tiny_config(lr=1e-12).optimizer.model_copy(update={"weight_decay": 0.0})
-    return tensors(run(staged(source, steps=1, optimizer=small, **changes), tmp_path / name))
-
-
-def same(weights, expected, names=None):
-    for name in names or expected:
-        torch.testing.assert_close(weights[name], expected[name], rtol=0, atol=1e-9)
 
 
 def test_a_file_of_an_export_and_a_checkpoint_itself_are_sources(tmp_path, first):
@@ -157,10 +107,6 @@ def test_changed_keys_are_named_and_the_way_to_a_next_stage(first):
     )
 
 
-def model(**changes):
-    return tiny_config().model.model_copy(update=changes)
-
-
 @pytest.mark.parametrize("patch", [(1, 4, 4), (1, 1, 1), (1, 2, 4)])
 def test_another_patch_is_resized(tmp_path, first, capsys, patch):
     before = tensors(first, "ema")
@@ -193,16 +139,14 @@ def test_first_frames_begin_with_zeros_and_the_rest_as_it_was(tmp_path, first):
         begins(tmp_path / "next", tmp_path, "back")
 
 
-def adapters(base, **changes):
-    return LoraConfig(**{"rank": 2, "alpha": 2.0, "checkpoint": str(base)} | changes)
-
-
 def test_adapters_begin_with_adapters_and_keep_what_they_compute(tmp_path, first):
     run(staged(lora=adapters(first)), tmp_path / "adapted")
     before = tensors(tmp_path / "adapted")
     same(begins(tmp_path / "adapted", tmp_path, lora=adapters(first)), before)
     now = begins(tmp_path / "adapted", tmp_path, "scaled", lora=adapters(first, alpha=8.0))
     assert any(".lora_B." in name and tensor.abs().max() > 1e-4 for name, tensor in before.items())
+    with pytest.raises(UsageError, match=r"train\.lora\.targets was \[\] there, and is \['attend\.query'\]"):
+        begins(tmp_path / "adapted", tmp_path, "fewer", lora=adapters(first, targets=("attend.query",)))
     # A run of all weights begins with the merged ones.
     adapted = load_trained(str(tmp_path / "adapted"), torch.device("cpu")).bundle
     merge(adapted.dit)
@@ -325,83 +269,3 @@ def test_a_run_that_is_killed_while_it_starts_begins_again(tmp_path, first, rank
     ended = ranks.run(train_stage, 1, config, str(tmp_path / "next"))
     assert ended.codes == [0], ended.errors
     assert losses(tmp_path / "next") == losses(run(staged(first), tmp_path / "alone", From(N)))
-
-
-def test_a_tokenizer_is_no_source(tmp_path, first):
-    shutil.copytree(first, tmp_path / "first")
-    change_state(tmp_path / "first", lambda state: state["config"].update(kind="vae"))
-    with pytest.raises(
-        UsageError, match="is of `reelweave train-vae`, a tokenizer and no model that denoises"
-    ):
-        run(staged(tmp_path / "first"), tmp_path / "next")
-
-
-def test_a_damaged_source_is_named(tmp_path, first):
-    source = tmp_path / "first"
-    shutil.copytree(first, source)
-    [part] = (newest(source) / "ema").iterdir()
-    data = bytearray(part.read_bytes())
-    data[-1] ^= 1
-    part.write_bytes(data)
-    with pytest.raises(RunError, match=rf"{part} is damaged .*checksum"):
-        run(staged(source), tmp_path / "next")
-    assert not (tmp_path / "next" / "metrics.jsonl").exists()
-    file = tmp_path / "cut.safetensors"
-    assert main(["export", str(first), "--out", str(file)]) == 0
-    file.write_bytes(file.read_bytes()[:-8])
-    with pytest.raises(RunError, match=r"cut\.safetensors is damaged .*export it again"):
-        run(staged(file), tmp_path / "next")
-
-
-WRONG = {
-    "a pickle": (
-        lambda _: {"start_from": {"source": __file__}},
-        r"is a file; give a folder, or a \.safetensors file",
-    ),
-    "no run": (
-        lambda _: {"start_from": {"source": "nowhere"}},
-        r"nowhere holds no checkpoint: it does not exist",
-    ),
-    "no file": (lambda _: {"start_from": {"source": "no.safetensors"}}, r"no\.safetensors does not exist"),
-    "wider": (lambda _: {"model": model(hidden=96)}, "its hidden is 48, and train.model.hidden is 96"),
-    "deeper": (lambda _: {"model": model(layers=3)}, "its layers is 2, and train.model.layers is 3"),
-    "other kind": (
-        lambda _: {"model": TrainConfig(model="tiny-st-dit").model},
-        "its kind is 'dit', and train.model.kind is 'st_dit'",
-    ),
-    "adapters on all": (
-        lambda first: {"lora": adapters(first)},
-        r"holds all weights, and this run trains adapters: .*train\.lora\.checkpoint=",
-    ),
-    "other words": (
-        lambda _: {"text": tiny_config().text.model_copy(update={"vocabulary": 99})},
-        r"text\.\S+ has shape \[\d+, 16\] instead of \[\d+, 16\]",
-    ),
-    "average and moments": (
-        lambda first: {"start_from": {"source": str(first), "optimizer": "kept"}},
-        r"optimizer kept has moments of the last weights, .* set train\.start_from\.weights=model",
-    ),
-    "other moments": (
-        lambda first: {
-            "start_from": {"source": str(first), "optimizer": "kept", "weights": "model"},
-            "optimizer": tiny_config().optimizer.model_copy(update={"moments": "8bit"}),
-        },
-        r"has another state than this run's .*exp_avg.* set train\.optimizer\.moments as there",
-    ),
-    "moments of a larger model": (
-        lambda first: {
-            "start_from": {"source": str(first), "optimizer": "kept", "weights": "model"},
-            "first_frames": FirstFramesConfig(),
-        },
-        r"optimizer kept needs the weights as they are, .*25 more channels of first frames",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", WRONG)
-def test_what_makes_no_sense_is_refused_in_one_sentence(tmp_path, first, name):
-    make, text = WRONG[name]
-    with pytest.raises(UsageError, match=text) as caught:
-        run(staged(**{"start_from": {"source": str(first)}} | make(first)), tmp_path / "next")
-    assert "\n" not in str(caught.value)
-    assert not (tmp_path / "next").exists()
