@@ -15,10 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reelweave.loader.base.arrays import Floats, IndexArray
+from reelweave.loader.plan.exchanges import ROUNDING, exchange_pairs, list_items, place_largest_first
 
 _ROUNDS = 60
 _GOOD_ENOUGH = 1e-4  # excess over the mean load; below it, errors of the cost model dominate
 _SHIFTS = 7
+_COMPILED_RANKS = 512  # from which compiled loops, which take a second to load, are worth it
 _COMPARED = 500_000  # exchanges compared at once: 4 MB in float64
 _OFFERED_ONE, _OFFERED_TWO = 64, 36  # offers of a rank per round, for exchanges one for one and two for two
 _GOLDEN = 0.618034  # golden ratio: offers of successive rounds spread evenly over a rank's microbatches
@@ -64,10 +66,14 @@ def least_load(costs: Floats, ranks: int) -> float:
 
 def _largest_first(costs: Floats, ranks: int) -> IndexArray:
     """Place by LPT; the first ``ranks`` microbatches go to one rank each, so no rank stays empty."""
-    heap = [(0.0, rank) for rank in range(ranks)]
+    dearest_first = np.argsort(-costs, kind="stable")
     rank_of = np.empty(len(costs), np.int64)
+    if ranks >= _COMPILED_RANKS:
+        place_largest_first(dearest_first, np.ascontiguousarray(costs), ranks, rank_of)
+        return rank_of
+    heap = [(0.0, rank) for rank in range(ranks)]
     values = costs.tolist()
-    for item_index in np.argsort(-costs, kind="stable").tolist():
+    for item_index in dearest_first.tolist():
         load, rank = heap[0]
         rank_of[item_index] = rank
         heapq.heapreplace(heap, (load + values[item_index], rank))
@@ -113,6 +119,9 @@ def exchange_items(
         at_once = max(1, _COMPARED // bundles.shape[1] ** 2)
         if two_for_two or room is not None:
             heavy, light = heavy[:at_once], light[:at_once]
+        if room is None and ranks >= _COMPILED_RANKS:
+            exchange_pairs(np.ascontiguousarray(costs), rank_of, loads, items, bundles, heavy, light)
+            continue
         for first in range(0, len(heavy), at_once):
             some = slice(first, first + at_once)
             _meet(costs, rank_of, loads, items, bundles, heavy[some], light[some], room)
@@ -163,7 +172,7 @@ def _meet(
     # The best exchange of each pair is made, if it gains more than rounding.
     left_P = left_Pnn.reshape(len(heavy), -1)
     best_P = left_P.argmin(axis=1)
-    better_P = left_P[np.arange(len(heavy)), best_P] < np.abs(gap_P) * (1 - 1e-9)
+    better_P = left_P[np.arange(len(heavy)), best_P] < np.abs(gap_P) * (1 - ROUNDING)
     for giver_P, taker_P, bundle_P in (
         (heavy, light, best_P // bundles.shape[1]),
         (light, heavy, best_P % bundles.shape[1]),
@@ -209,8 +218,11 @@ def _items(offered: IndexArray, rank_of: IndexArray, ranks: int) -> IndexArray:
     """Return the offered microbatches of each rank, [ranks, most + 1], padded with at least one -1."""
     rank = rank_of[offered]
     counts = np.bincount(rank, minlength=ranks)
+    items = np.full((ranks, counts.max() + 1), -1)
+    if ranks >= _COMPILED_RANKS:
+        list_items(offered, rank_of, items, np.zeros(ranks, np.int64))
+        return items
     order = np.argsort(rank, kind="stable")
     firsts = np.cumsum(counts) - counts
-    items = np.full((ranks, counts.max() + 1), -1)
     items[rank[order], np.arange(len(rank)) - firsts[rank[order]]] = offered[order]
     return items

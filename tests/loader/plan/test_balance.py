@@ -6,6 +6,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
+from reelweave.loader.plan import balance
 from reelweave.loader.plan.balance import balance_costs, least_load
 
 
@@ -84,3 +85,20 @@ def test_ranks_of_many_microbatches_are_balanced_in_bounded_memory() -> None:
     tracemalloc.stop()
     assert np.bincount(placed, costs).max() <= least_load(costs, 8) * 1.001
     assert peak < 60 * 2**20
+
+
+@pytest.mark.parametrize("count", [2, 5, 40])
+@pytest.mark.parametrize("ranks", [1, 9, 64])
+def test_compiled_loops_place_as_the_others_do(
+    ranks: int, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draws = np.random.default_rng(count)
+    for costs in (
+        heavy_tailed(ranks * count, 1),
+        draws.pareto(1.2, ranks * count) + 0.01,
+        draws.integers(1, 5, ranks * count).astype(float),  # with many equal costs
+    ):
+        monkeypatch.setattr(balance, "_COMPILED_RANKS", 1)
+        compiled = balance_costs(costs, ranks)
+        monkeypatch.setattr(balance, "_COMPILED_RANKS", ranks + 1)
+        assert np.array_equal(compiled, balance_costs(costs, ranks))
