@@ -17,8 +17,9 @@ from av.packet import Packet
 from reelweave.curate.cut import aac
 from reelweave.curate.cut.config import CutConfig
 from reelweave.curate.cut.mp4 import Mp4
-from reelweave.curate.cut.sound_state import reservoir_begin
+from reelweave.curate.cut.sound_state import SoundDecoder, is_own, reservoir_begin
 from reelweave.curate.frames.container.channel_order import channel_order, reorder
+from reelweave.curate.frames.container.stream_choice import learn_rate
 from reelweave.loader.errors import refuse_shortage
 from reelweave.loader.text import pluralize
 
@@ -31,7 +32,7 @@ _BEFORE_PACKETS = 1
 _OF_ONE_SIZE = frozenset({"aac", "mp3", "ac3"})  # codecs whose packets hold equally many samples
 _STRETCHED = 1.5  # share of most packets' duration above which one covers a gap
 _SQUEEZED = 0.9  # share of a packet that the next one covers
-_PROBED_PACKETS = 4
+_PROBED_PACKETS, _LEARNT_PACKETS = 4, 64
 NO_SOUND = "no sound of its source lies beside it, by its time stamps"
 LAST_PACKET = "the last packet of its sound is damaged, and left out"
 _MOST_DAMAGED = 0.05
@@ -90,11 +91,11 @@ def sound_of(
         duration_s: Duration of the clip.
         config: Bit rate of encoded sound, and the limit of the sample rate.
     """
-    rate = stream.codec_context.sample_rate
-    if rate <= 0:
+    if not learn_rate(stream, packets[:_LEARNT_PACKETS]):
         return Sound(fault="its sound states no sample rate, as one that begins late or is encrypted")
     if not packets:
         return Sound(remark=NO_SOUND)
+    rate = stream.codec_context.sample_rate
     if rate * (channels := stream.codec_context.channels) > config.max_sound_rate:
         return Sound(fault=f"{channels} channels of {rate} Hz are more than cut.max_sound_rate")
     codec = stream.codec_context.codec.canonical_name
@@ -287,6 +288,8 @@ def _copyable(
     codec = stream.codec_context.codec.canonical_name
     if codec not in COPIED or any(packet.has_sidedata("param_change") for packet in packets):
         return False
+    if not all(is_own(stream, packet) for packet in packets):
+        return False
     # Decoders of browsers and of Apple do not guess the configuration of AAC, as FFmpeg does (ISO/IEC 14496-14, 5.6).
     if codec == "aac" and not stream.codec_context.extradata and not _is_adts(bytes(packets[0])):
         return False
@@ -332,12 +335,10 @@ def _decode_packets(
     stream: AudioStream, packets: Sequence[Packet[AudioStream]], lead: int, damaged: list[int]
 ) -> Iterator[AudioFrame]:
     """Decode packets after a flush, and note those behind the first ``lead`` that do not decode whole."""
-    context = stream.codec_context
-    context.flush_buffers()
-    order = channel_order(stream)
+    decoder, order = SoundDecoder(stream), channel_order(stream)
     for index, packet in enumerate(packets):
         try:
-            decoded = context.decode(packet)
+            decoded = decoder.decode(packet)
         except av.error.FFmpegError as error:
             refuse_shortage(error)
             if index >= lead:

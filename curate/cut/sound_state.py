@@ -1,11 +1,14 @@
-"""State that decoders of sound carry from packet to packet, without which a clip would begin with other sound."""
+"""Decoders of a source's sound: what they carry from packet to packet, and which one a packet needs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import cast
 
+from av.audio.codeccontext import AudioCodecContext
+from av.audio.frame import AudioFrame
 from av.audio.stream import AudioStream
+from av.codec.context import CodecContext
 from av.packet import Packet
 
 FROM_THE_BEGIN = frozenset({"adpcm_yamaha"})
@@ -13,6 +16,13 @@ FROM_THE_BEGIN = frozenset({"adpcm_yamaha"})
 
 _DVD_HEADER = 3  # bytes before the samples of a packet of pcm_dvd
 _MPEG1 = 3
+
+_RECORDED = ("mpegts", "mpeg")
+"""Containers whose streams may change their codec."""
+_SYNCED = ("aac", "mp2", "mp3", "ac3", "eac3")
+"""Codecs whose packets begin with a word of their own."""
+_ALIKE = ({"mp2", "mp3"}, {"ac3", "eac3"})
+_HEADER_BYTES, _MOST_AC3, _LAYER_2 = 7, 10, 4
 
 
 def reservoir_begin(packets: Sequence[bytes], index: int) -> int:
@@ -73,3 +83,57 @@ def _dvd_block(header: bytes) -> int:
     if bits == 16:
         return channels * 2
     return {1: 4, 2: 4, 4: 4, 8: 8}.get(channels, 4 * channels) * bits // 8
+
+
+class SoundDecoder:
+    """Decoder of a stream's packets, some of which may be of another codec, as where a PID of TS changes it.
+
+    FFmpeg frames such packets by their own codec, and keeps the decoder of the first one.
+    """
+
+    def __init__(self, stream: AudioStream) -> None:
+        self._default = stream.codec_context
+        self._default.flush_buffers()
+        self._stream = stream
+        self._others: dict[str, AudioCodecContext] = {}
+
+    def decode(self, packet: Packet[AudioStream]) -> list[AudioFrame]:
+        """Return the frames of a packet.
+
+        Raises:
+            av.FFmpegError: neither decoder knows it.
+        """
+        if is_own(self._stream, packet):
+            return self._default.decode(packet)
+        name = other_codec(bytes(packet), self._default.codec.canonical_name)
+        if name not in self._others:
+            self._others[name] = cast("AudioCodecContext", CodecContext.create(name, "r"))
+        return self._others[name].decode(packet)
+
+
+def is_own(stream: AudioStream, packet: Packet[AudioStream]) -> bool:
+    """Return whether a packet is of the codec of its stream, as far as packets of TS tell theirs."""
+    if stream.container.format.name not in _RECORDED:
+        return True
+    return not other_codec(bytes(packet), stream.codec_context.codec.canonical_name)
+
+
+def other_codec(packet: bytes, codec: str) -> str:
+    """Return the codec by which a packet of sound in TS begins, "" for its own, or for one without a known begin.
+
+    Args:
+        packet: First bytes of the packet.
+        codec: Name of the stream's codec.
+    """
+    if len(packet) < _HEADER_BYTES or codec not in _SYNCED:
+        return ""
+    name = ""
+    if packet[:2] == b"\x0b\x77":  # ETSI TS 102 366, 4.3.1 and E.1.3.1
+        name = "ac3" if packet[5] >> 3 <= _MOST_AC3 else "eac3"
+    elif packet[0] == 0xFF and packet[1] & 0xF6 == 0xF0:  # ISO/IEC 13818-7, 6.2: layer 0
+        name = "aac"
+    elif packet[0] == 0xFF and packet[1] & 0xE0 == 0xE0 and packet[1] & 6:  # ISO/IEC 11172-3, 2.4.1.3
+        name = "mp2" if packet[1] & 6 == _LAYER_2 else "mp3"
+    if {name, codec} in _ALIKE:  # by one decoder
+        return ""
+    return "" if name == codec else name

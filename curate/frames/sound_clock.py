@@ -23,8 +23,10 @@ from numpy.typing import NDArray
 from reelweave.curate.frames.clocks.packet_stamps import mended_stamps
 from reelweave.curate.frames.clocks.rates import FLEETING_S
 from reelweave.curate.frames.clocks.sound_stamps import SoundStamps
+from reelweave.curate.frames.container.stream_choice import learn_rate
 from reelweave.curate.frames.decode.hidden_packets import HiddenPackets
 from reelweave.curate.frames.decode.repeated_packets import RepeatedPackets
+from reelweave.curate.frames.decode.turn_to_sound import TurnToSound
 from reelweave.curate.frames.frame_times import FrameTimes
 from reelweave.loader.dataset.samples.frames.packets import read_packets
 
@@ -34,6 +36,7 @@ _LEAST_AROUND = 3
 _LEAST_STILL = 2  # steps back to one time at which it stood still
 _STILL_S = 1.0  # maximum sound of one packet of a container, whose frames share a stamp
 _SAID_S = 0.02  # step of one clock alone above which words say so
+_LEARNT_PACKETS = 64  # of sound that states no rate, which may tell it
 _STEPS_S = 0.04  # change of the distance of sound from its pictures that a clip may not hold
 _MOST_STEPS = 0.02  # share of packets that step back above which stamps say nothing
 _NEAR_S = 5.0  # maximum distance of sound from its pictures in a file
@@ -58,6 +61,7 @@ class NotingDemuxer:
         coded: Times of coding of the pictures so far, in ticks, of AVI, which has no others.
         hidden: Pictures in its middle that are not shown.
         repeated: Packets of pictures that come twice.
+        turn: Place at which the stream of pictures goes on with sound.
     """
 
     def __init__(
@@ -70,12 +74,15 @@ class NotingDemuxer:
         self.size = container.size
         self.coded = array("q")
         self.hidden, self.repeated = HiddenPackets(), RepeatedPackets()
+        self.turn = TurnToSound()
         self._notes_coded = container.format.name == "avi"
+        self._is_recorded = container.format.name == "mpegts"
         self.sound = SoundStamps(float(sound.time_base or 0) if sound is not None else 0.0)
 
     def demux(self, video: VideoStream) -> Iterator[Packet[VideoStream]]:
         """Yield the video packets, in the container's order."""
-        for packet in self._demux(video):
+        packets = self._demux(video)
+        for packet in self.turn.before(packets) if self._is_recorded else packets:
             if packet.size:
                 self.hidden.take(packet)
                 self.repeated.take(packet)
@@ -86,8 +93,7 @@ class NotingDemuxer:
             yield packet
 
     def _demux(self, video: VideoStream) -> Iterator[Packet[VideoStream]]:
-        # A decoder without a rate reads nothing, whatever stamps its packets have.
-        if self._sound is None or self._sound.codec_context.sample_rate <= 0:
+        if self._sound is None:
             yield from mended_stamps(read_packets(self._container, video), self._container.format.name)
             return
         noted = self.sound
@@ -100,6 +106,14 @@ class NotingDemuxer:
                 noted.pts.append(packet.pts)
                 noted.durations.append(packet.duration or 0)
                 noted.pictures_before.append(noted.pictures)
+                if len(noted.pts) <= _LEARNT_PACKETS:
+                    learn_rate(self._sound, [packet])
+
+    def heard(self) -> SoundStamps:
+        """Return the stamps of the sound; none where its decoder knows no rate, and so reads nothing."""
+        if self._sound is None or self._sound.codec_context.sample_rate > 0:
+            return self.sound
+        return SoundStamps(self.sound.tick_s)
 
 
 def is_heard(packet: Packet[Any]) -> bool:

@@ -205,7 +205,7 @@ def _scan(file: BinaryIO, config: SourceStageConfig, segments: Sequence[Segment]
             decoder.interlaced,
             unmarked,
             fields.pulldown(),
-            packets.sound,
+            packets.heard(),
             decoder.shapes,
             packets.coded,
             decoder.undecoded,
@@ -217,10 +217,11 @@ def _scan(file: BinaryIO, config: SourceStageConfig, segments: Sequence[Segment]
         transitions = shots(detector, samples, line, config)
         if ahead is not None:
             ahead.finish(line)
-        goes_on = other_pictures(container, decoder.last_packet)
+        goes_on = other_pictures(container, decoder.last_packet) if packets.turn.byte is None else None
         step = misread_step(container, file, stream.id)
         unshown = packets.hidden.count(stream.frames) if step else 0
         lacking = "" if choice.stream is None else unread_sound(file, choice.stream.id)
+        uneven = decoded.uneven_sound(line) if packets.turn.byte is None else ""
         return Scan(
             replace(header, promised_s=decoded.promised_s(line)),
             line,
@@ -244,7 +245,7 @@ def _scan(file: BinaryIO, config: SourceStageConfig, segments: Sequence[Segment]
                     kept_lead(header.container, float((pts[0] or 0) * time_base)),
                     left_out(container, choice, goes_on=goes_on is not None),
                     packets.hidden.describe(stream.frames, count_edits(container, file, stream.id)),
-                    lacking or decoded.uneven_sound(line),
+                    lacking or uneven,
                     "" if sound_clock is None else sound_clock.remark,
                     WHOLE_STEPS if line.sound_steps and segments and config.spans.listed == "whole" else "",
                 ),
@@ -252,8 +253,24 @@ def _scan(file: BinaryIO, config: SourceStageConfig, segments: Sequence[Segment]
             begins_behind(file, header.container, decoder.last_packet),
             ended_by(file, header.container) or decoder.ended_by or goes_on,
             bars,
-            f"{pluralize(unshown, 'picture')} {step}, are left out" if unshown else None,
+            _behind(packets.turn.byte, unshown, step),
         )
+
+
+def _behind(turned: int | None, unshown: int, step: str) -> str | None:
+    """Return words for what is left out behind the last picture, or None.
+
+    Args:
+        turned: See `TurnToSound.byte`.
+        unshown: Number of pictures behind a step of the clock.
+        step: Words for that step.
+    """
+    if turned is not None:
+        return (
+            f"from byte {turned} on its stream of pictures holds sound, as where PIDs change; split the file there, as"
+            f" by `tail -c +{turned + 1} FILE`"
+        )
+    return f"{pluralize(unshown, 'picture')} {step}, are left out" if unshown else None
 
 
 def smart_packets(

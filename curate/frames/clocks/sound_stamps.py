@@ -70,6 +70,8 @@ def lacking_sound(stamps: SoundStamps, pictures_s: float) -> str:
         stamps: Stamps of the sound, noted in a whole pass.
         pictures_s: Seconds for which the pictures last, without holds.
     """
+    if not len(stamps.pts):
+        return HOLDS_NONE
     lacks_s = pictures_s - float(stamps.lasting_s().sum())
     if lacks_s <= max(_APART_S, _APART * pictures_s):
         return ""

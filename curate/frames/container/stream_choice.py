@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import BinaryIO
 
+import av
 from av.audio.codeccontext import AudioCodecContext
 from av.audio.stream import AudioStream
 from av.container import InputContainer
+from av.packet import Packet
 from av.stream import Disposition
 from av.video.stream import VideoStream
 
@@ -15,6 +18,7 @@ from reelweave.curate.frames.container.channel_order import settle_layout
 from reelweave.curate.frames.container.description import count_pictures, programmes_of
 from reelweave.curate.frames.container.edit_list import edit_faults
 from reelweave.loader.dataset.samples.frames.video_stream import has_decoder, pictures_of
+from reelweave.loader.errors import refuse_shortage
 
 _ASIDE = (
     (Disposition.visual_impaired | Disposition.descriptions, "audio description"),
@@ -78,6 +82,22 @@ def choose_sound(container: InputContainer, video: VideoStream, file: BinaryIO) 
     if fault := edit_faults(container, file).get(chosen.id):
         return SoundChoice(fault=f"the edit list of its sound {fault}")
     return SoundChoice(chosen, remark=_remark(chosen, known, together))
+
+
+def learn_rate(stream: AudioStream, packets: Iterable[Packet[AudioStream]]) -> bool:
+    """Decode first packets of sound that states no sample rate, and return whether the decoder knows one then.
+
+    Of sound that begins behind what FFmpeg reads ahead, or that a later program map of TS names, a header tells none.
+    """
+    context = stream.codec_context
+    for packet in packets:
+        if context.sample_rate > 0:
+            break
+        try:
+            context.decode(packet)
+        except (av.error.FFmpegError, ValueError) as error:
+            refuse_shortage(error)
+    return context.sample_rate > 0
 
 
 def other_pictures(container: InputContainer, last_packet: tuple[int, int]) -> str | None:

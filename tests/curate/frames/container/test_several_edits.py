@@ -145,3 +145,45 @@ def test_sound_of_which_nothing_can_be_read_does_not_end_before_the_pictures(tmp
     assert record.reason == "its source announces sound and holds none that can be read"
     assert record.audio.startswith("none (its sound states no sample rate")
     assert read_numbers(clip) == list(range(100))
+
+
+@pytest.mark.parametrize(
+    ("before", "behind"),
+    beyond(
+        2, [("-map 0:v", ""), ("-c:a mp2", "-c:a aac"), ("-c:a aac", "-c:a ac3"), ("-c:a ac3", "-c:a mp2")]
+    ),
+)
+def test_sound_of_ts_is_whole_that_begins_behind_its_map_or_changes_its_codec(
+    before: str, behind: str, tmp_path: Path
+) -> None:
+    """Its header then states no rate, or one decoder refuses half of its packets."""
+    source, pieces = film(tmp_path / "a.mp4", {}), []
+    for begin, words in ((0, f"-t 2 -c:v copy {before}"), (2, f"-c:v copy {behind} -output_ts_offset 2")):
+        piece = tmp_path / f"{begin}.ts"
+        ffmpeg([*f"-ss {begin} -i {source} {words} -muxdelay 0 -muxpreload 0 -y".split(), str(piece)])
+        pieces.append(piece.read_bytes())
+    (path := tmp_path / "joined.ts").write_bytes(b"".join(pieces))
+    records = curated(path, tmp_path / "out", **SHORT)
+    heard = [record.start_s + at for record, clip in records for at in beeps(clip)]
+    assert [number for _, clip in records for number in read_numbers(clip)] == list(range(100))
+    assert np.allclose(heard, [3.2] if "map" in before else [1.0, 3.2], atol=0.05)
+
+
+def test_pictures_whose_pid_goes_on_with_sound_end_there(tmp_path: Path) -> None:
+    source, pieces = film(tmp_path / "a.mp4", {}), []
+    for begin, pids in ((0, "-streamid 0:300 -streamid 1:301"), (2, "-streamid 0:301 -streamid 1:300")):
+        piece, later = tmp_path / f"{begin}.ts", f"-output_ts_offset {begin} -muxdelay 0 -muxpreload 0"
+        ffmpeg([*f"-ss {begin} -t 2 -i {source} -c copy {pids} {later} -y".split(), str(piece)])
+        pieces.append(piece.read_bytes())
+    (path := tmp_path / "joined.ts").write_bytes(b"".join(pieces))
+    (kept, clip), (behind, _) = curated(path, tmp_path / "out", **SHORT)
+    assert read_numbers(clip) == list(
+        range(48)
+    )  # FFmpeg loses the picture behind these, to which the last one refers
+    assert (behind.state, round(behind.start_s, 3), kept.reason) == ("failed", 1.92, "")
+    (at,) = re.findall(r"holds sound, .*`tail -c \+(\d+) FILE`", behind.reason)
+    (rest := tmp_path / "rest.ts").write_bytes(path.read_bytes()[int(at) - 1 :])
+    pictures = [
+        number for _, data in curated(rest, tmp_path / "rest", **SHORT) for number in read_numbers(data)
+    ]
+    assert sorted(set(pictures)) == list(range(50, 100))
