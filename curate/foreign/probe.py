@@ -29,7 +29,7 @@ from reelweave.curate.frames.container.further_film import further_film, unread_
 from reelweave.curate.frames.container.immersive import immersive
 from reelweave.curate.frames.container.side_data import side_data
 from reelweave.curate.frames.container.stills import AVIF, film_behind, has_tiles, still_of_items
-from reelweave.curate.frames.container.stream_choice import choose_sound, other_pictures
+from reelweave.curate.frames.container.stream_choice import SoundChoice, choose_sound, other_pictures
 from reelweave.curate.frames.decode.decoder import bounded_packets, codec_with_alpha
 from reelweave.curate.frames.interlace import fields_fault
 from reelweave.curate.frames.picture import ShapeMeter
@@ -53,7 +53,7 @@ from reelweave.loader.dataset.tars.pictures import (
 )
 from reelweave.loader.errors import refuse_shortage
 
-PROBE_VERSION = 35
+PROBE_VERSION = 36
 """Revision of this code: higher when the same bytes give other values; tars probed by older code are read again."""
 
 _MAX_SIDE = 16384
@@ -131,7 +131,7 @@ def probe(data: bytes | memoryview) -> Media:
             raise SourceError(dolby_vision.fault)
         if container.format.name == "mpegts" and is_scrambled(data, stream.id):
             raise SourceError(encrypted_words("scrambled TS"))
-        audio = _sound_codec(container, stream, file)
+        choice = choose_sound(container, stream, file)
         packets, heads = PacketFrames(container, stream), SizeHeaders(stream.codec_context)
         times, frame = _demux(container, stream, packets, heads, io.BytesIO(data))
         left_out = unread_entries(file) if "mp4" in container.format.name else None
@@ -155,6 +155,7 @@ def probe(data: bytes | memoryview) -> Media:
         stated = stream.average_rate if times.promised <= times.packets else None
         unread = left_out or misread_step(container, file, stream.id)
         rest = rest or bool(unread or other_pictures(container, times.last_packet))
+        audio = _sound_codec(container, choice)
     decoded, combed = _decoded_stamps(data) if told is None or heads.change or turned else ([], False)
     stamps = decoded if told is None else told.pts.tolist()
     pace = pace_of_image(len(stamps)) if is_picture else pace_of(stamps, tick_s, times, stated)
@@ -265,9 +266,20 @@ def _shown_size(frame: VideoFrame, pixel_aspect: Fraction | None) -> tuple[int, 
     return height, width
 
 
-def _sound_codec(container: InputContainer, stream: VideoStream, file: BinaryIO) -> str:
-    """Return the codec of the sound that belongs to the pictures, "unknown" without a decoder, or "none"."""
-    choice = choose_sound(container, stream, file)
-    if choice.stream is not None:
-        return choice.stream.codec_context.name
-    return "unknown" if choice.is_unknown else "none"
+def _sound_codec(container: InputContainer, choice: SoundChoice) -> str:
+    """Return the codec of the sound that belongs to the pictures, "unknown" without a decoder, or "none".
+
+    Some writers announce a track and write none of it. Where no index counts its packets, the container, which was read
+    to its end, is read anew up to the first one.
+    """
+    sound = choice.stream
+    if sound is None:
+        return "unknown" if choice.is_unknown else "none"
+    if not sound.frames:
+        try:
+            container.seek(0)
+            if not any(packet.size for packet in read_packets(container, sound)):
+                return "none"
+        except av.FFmpegError as error:  # pictures were read, and sound is taken to be there
+            refuse_shortage(error)
+    return sound.codec_context.codec.canonical_name

@@ -187,3 +187,18 @@ def test_pictures_whose_pid_goes_on_with_sound_end_there(tmp_path: Path) -> None
         number for _, data in curated(rest, tmp_path / "rest", **SHORT) for number in read_numbers(data)
     ]
     assert sorted(set(pictures)) == list(range(50, 100))
+
+
+@pytest.mark.parametrize("suffix", ["mp4", "mkv", "ts"])
+def test_an_index_names_no_sound_that_is_announced_alone(suffix: str, tmp_path: Path) -> None:
+    pictures = write_video(tmp_path / "pictures.mp4", (50,))
+    words = f"-i {pictures} -f lavfi -i {BEEPS} -c:v copy -c:a aac -bsf:a noise=drop=1 -y"
+    ffmpeg([*words.split(), str(tmp_path / f"a.{suffix}")])
+    assert probe((tmp_path / f"a.{suffix}").read_bytes()).audio == "none"
+
+
+def test_an_index_names_codecs_and_no_decoders(tmp_path: Path) -> None:
+    pictures = write_video(tmp_path / "pictures.mp4", (50,))
+    words = f"-i {pictures} -f lavfi -i {BEEPS} -c:v copy -c:a libmp3lame -y {tmp_path / 'a.mkv'}"
+    ffmpeg(words.split())
+    assert probe((tmp_path / "a.mkv").read_bytes()).audio == "mp3"
