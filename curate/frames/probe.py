@@ -13,6 +13,7 @@ from pydantic import Field
 from reelweave.curate.frames.clocks.coding_times import is_timed
 from reelweave.curate.frames.clocks.packet_rate import packet_rate
 from reelweave.curate.frames.container.cut_off import Promise, promise_of
+from reelweave.curate.frames.container.edit_list import behind_edit
 from reelweave.curate.frames.container.side_data import side_data
 from reelweave.curate.frames.source import SourceError, read_first_packets
 from reelweave.loader.dataset.colour import hdr
@@ -214,7 +215,9 @@ def _promised_s(container: InputContainer, stream: VideoStream, file: BinaryIO |
     if container.format.name in ("mpegts", "mpeg") and (container.duration or 0) / 1e6 > _LAP_S / 2:
         return None
     if is_own and stream.duration is not None and stream.time_base is not None:
-        return float(stream.duration * stream.time_base) - _begins_late_s(container, stream)
+        behind = None if file is None else behind_edit(container, file, stream.id)
+        lasts = stream.duration if behind is None else min(stream.duration, behind)
+        return float(lasts * stream.time_base) - _begins_late_s(container, stream)
     if tag := _PROMISE_TAG.match(stream.metadata.get("DURATION", "")):
         hours, minutes, seconds = tag.groups()
         # FFmpeg tells the end of the stream, mkvmerge, which adds statistics, its duration.

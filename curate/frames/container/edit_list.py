@@ -54,6 +54,24 @@ def count_edits(container: InputContainer, file: BinaryIO, number: int) -> int:
         )
 
 
+def behind_edit(container: InputContainer, file: BinaryIO, number: int) -> int | None:
+    """Return for how many ticks a track has pictures behind the begin of its only edit; None where that is not known.
+
+    Editors write edits that last longer than the rest of the track.
+
+    Args:
+        container: Opened container.
+        file: The file that it reads, which is left where it was.
+        number: ID of the track.
+    """
+    with _kept_place(file):
+        for track in _tracks(container, file):
+            if track.number == number and len(track.edits) == 1 and not track.is_fragmented:
+                lasts = sum(count * ticks for count, ticks in track.steps())
+                return max(0, lasts + track.shift - track.edits[0][0]) if lasts else None
+    return None
+
+
 def misread_step(container: InputContainer, file: BinaryIO, number: int) -> str:
     """Return words for a step back of a track's clock that FFmpeg takes for hours ahead, "" without one.
 
@@ -93,6 +111,7 @@ class _Track:
         edits: Media time and speed of each edit that lasts, but for empty ones at the begin.
         entries: Number of entries in the list, with those that do not last.
         is_fragmented: True if the film is fragmented.
+        shift: Ticks from the time of coding of the first frame to that at which it is shown.
         steps: Function that yields counts of frames and the ticks for which each lasts.
     """
 
@@ -100,6 +119,7 @@ class _Track:
     edits: list[tuple[int, int]]
     entries: int
     is_fragmented: bool
+    shift: int
     steps: Callable[[], Iterator[tuple[int, int]]]
 
 
@@ -124,6 +144,9 @@ def _tracks(container: InputContainer, file: BinaryIO) -> Iterator[_Track]:
                 _without_late_begin(list(_edits(table))),
                 int.from_bytes(table[4:8], "big"),
                 is_fragmented,
+                _shift(
+                    content_of(file, track_begin, track_stop, b"mdia", b"minf", b"stbl", b"ctts", most=16)
+                ),
                 partial(_steps, file, track_begin, track_stop),
             )
 
@@ -160,6 +183,11 @@ def track_id(file: BinaryIO, begin: int, end: int) -> int:
     head = content_of(file, begin, end, b"tkhd")
     offset = 20 if head[:1] == b"\1" else 12
     return int.from_bytes(head[offset : offset + 4], "big")
+
+
+def _shift(table: bytes) -> int:
+    """Return the first entry of a table of shifts (ctts), 0 without one."""
+    return int.from_bytes(table[12:16], "big", signed=True)
 
 
 def _fault(track: _Track) -> str:

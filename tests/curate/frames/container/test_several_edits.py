@@ -202,3 +202,13 @@ def test_an_index_names_codecs_and_no_decoders(tmp_path: Path) -> None:
     words = f"-i {pictures} -f lavfi -i {BEEPS} -c:v copy -c:a libmp3lame -y {tmp_path / 'a.mkv'}"
     ffmpeg(words.split())
     assert probe((tmp_path / "a.mkv").read_bytes()).audio == "mp3"
+
+
+@pytest.mark.parametrize("b_frames", [0, 2])
+def test_an_edit_that_lasts_longer_than_the_rest_of_its_track_is_not_cut_off(
+    b_frames: int, tmp_path: Path
+) -> None:
+    begins = 3.6 + REORDERED_S * (b_frames > 0)
+    path = film(tmp_path / "a.mp4", {0: [(2, begins, 1)]}, b_frames)
+    ((record, clip),) = curated(path, tmp_path / "out", spans={"min_clip_s": 0.2})
+    assert (record.state, read_numbers(clip)) == ("kept", list(range(90, 100)))
