@@ -104,7 +104,7 @@ def kept_lead(container: str, begin_s: float) -> str:
 
 @dataclass(frozen=True)
 class _Track:
-    """Edits of a track.
+    """Track with its edits, as the header states them.
 
     Attributes:
         number: ID of the track.

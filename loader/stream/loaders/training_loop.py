@@ -1,4 +1,4 @@
-"""What other frameworks' objects say of ranks and accumulation, and how their checkpoints hold a loader's state."""
+"""Ranks and accumulation as the objects of other frameworks state them, and a loader's state in their checkpoints."""
 
 import json
 from pathlib import Path

@@ -102,7 +102,7 @@ class _Named(NamedTuple):
 
 
 def _read(named: str, config: StorageConfig) -> _Named:
-    """Return a named state."""
+    """Return the state of a file, a checkpoint or a run, with the ancestors of a run."""
     if "://" in named or Path(named).is_dir():
         storage, folder = locate_checkpoint(named.removesuffix(f"/{STATE}"), config)
         file = storage.uri(f"{folder}/{STATE}")

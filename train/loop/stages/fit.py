@@ -1,4 +1,4 @@
-"""Whether the weights of a source fit a new run: what is copied, extended by a rule, or refused."""
+"""Fit of stored weights into a new run: copied, extended by a rule, or refused."""
 
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -20,7 +20,7 @@ _MOST_KEYS = 8
 
 
 class Fit(NamedTuple):
-    """How the weights of a source become those of a run.
+    """Change of the weights of a source into those of a run.
 
     Attributes:
         extended: function from a stored to a new weight, by name; all others are copied.

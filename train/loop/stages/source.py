@@ -39,7 +39,7 @@ StoredShapes = dict[str, tuple[str, tuple[int, ...]]]
 
 
 class Source(Settings):
-    """What is known of the weights before any is read; the first rank reads it for all.
+    """Facts about stored weights before any is read; the first rank reads them for all.
 
     Attributes:
         ancestor: name, step and digest for the record of the new run.
@@ -73,7 +73,7 @@ class Source(Settings):
 
     @property
     def lineage(self) -> tuple[Ancestor, ...]:
-        """What a run begins with that begins with this, newest first."""
+        """Ancestors of a run that begins with this source, newest first."""
         return (self.ancestor, *self.ancestors, *(self.under.lineage if self.under else ()))
 
     @property
@@ -83,7 +83,7 @@ class Source(Settings):
 
     @property
     def group(self) -> str:
-        """Group of the weights."""
+        """Name of the group of weights in its checkpoint."""
         return self.ancestor.weights or "model"
 
     def read_(
