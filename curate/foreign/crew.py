@@ -4,7 +4,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +13,7 @@ from reelweave.curate.foreign.fields import FieldChoice
 from reelweave.curate.foreign.killed import KilledSamples
 from reelweave.curate.foreign.tar import ENDS_ITS_READER, TarTask, read_tar
 from reelweave.curate.frames.child_process import Isolated, Quarantined
+from reelweave.loader.dataset.tars.mds_scan import MdsShard
 from reelweave.loader.errors import RunError
 from reelweave.loader.storage import ObjectInfo, Storage
 
@@ -40,6 +41,7 @@ def read_tars(
     workers: int,
     progress: Callable[[TarProgress], None],
     fields: FieldChoice = FieldChoice(),  # noqa: B008 - frozen
+    mds: Mapping[str, MdsShard] | None = None,
 ) -> None:
     """Read the tars ``todo``, and write the table of each (`reelweave.curate.foreign.tar`).
 
@@ -51,6 +53,7 @@ def read_tars(
         workers: Number of processes.
         progress: Called after each tar.
         fields: Fields of the samples' metadata to keep.
+        mds: What its index says of each shard of MDS; None for tars.
 
     Raises:
         MachineError: readers of one were killed, as where memory runs out, or it changed meanwhile.
@@ -59,7 +62,7 @@ def read_tars(
     total_bytes = sum(info.size for info in found)
     done, done_bytes = len(found) - len(todo), total_bytes - sum(info.size for info in todo)
     progress(TarProgress(done, len(found), done_bytes, total_bytes))
-    children = _Children(tars, place, workers, fields)
+    children = _Children(tars, place, workers, fields, mds or {})
     running: dict[Future[None], ObjectInfo] = {}
     with ThreadPoolExecutor(workers) as pool:
         try:
@@ -83,8 +86,15 @@ def read_tars(
 class _Children:
     """Child processes, one per worker, and the samples they were at when they died."""
 
-    def __init__(self, tars: Storage, place: Storage, workers: int, fields: FieldChoice) -> None:
-        self._tars, self._place, self._fields = tars, place, fields
+    def __init__(
+        self,
+        tars: Storage,
+        place: Storage,
+        workers: int,
+        fields: FieldChoice,
+        mds: Mapping[str, MdsShard],
+    ) -> None:
+        self._tars, self._place, self._fields, self._mds = tars, place, fields, mds
         self._killed = KilledSamples(tars, place)
         self._all = [Isolated(read_tar, attempts=1, max_silence_s=_MAX_SILENCE_S) for _ in range(workers)]
         self._idle = list(self._all)
@@ -110,7 +120,8 @@ class _Children:
         doubted: dict[int, str] = {}
         while not self._stopped.is_set():
             at.write_bytes(b"")  # a child that dies before it begins dies at no sample
-            result = child(TarTask(self._tars, info.path, self._place, doubted, at, self._fields))
+            mds = self._mds.get(info.path)
+            result = child(TarTask(self._tars, info.path, self._place, doubted, at, self._fields, mds))
             if not isinstance(result, Quarantined) or self._stopped.is_set():
                 return
             offset = int(at.read_bytes() or -1)

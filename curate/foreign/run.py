@@ -1,4 +1,4 @@
-"""Indexing a folder or prefix of tars: list them, read those that are new, publish."""
+"""Indexing a folder or prefix of tars, or of shards of MDS: list them, read those that are new, publish."""
 
 import hashlib
 import importlib.metadata
@@ -8,20 +8,24 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from reelweave.curate.foreign.crew import TarProgress, read_tars
 from reelweave.curate.foreign.fields import FieldChoice
 from reelweave.curate.foreign.killed import forget_killed
+from reelweave.curate.foreign.mds_index import is_mds, read_mds_index
+from reelweave.curate.foreign.other_formats import explain_other_format
 from reelweave.curate.foreign.probe import PROBE_VERSION
 from reelweave.curate.foreign.remarks import reasons_of, remarks
 from reelweave.curate.foreign.tar import NOTES, note_path, read_local, write_local
 from reelweave.loader.base.processors import processors
-from reelweave.loader.dataset.manifest import MANIFEST, Foreign, Manifest, read_manifest, table_path
+from reelweave.loader.dataset.manifest import MANIFEST, MDS, Foreign, Manifest, read_manifest, table_path
 from reelweave.loader.dataset.publishing.foreign import publish_foreign
 from reelweave.loader.dataset.publishing.tar_index import TarIndex
 from reelweave.loader.dataset.publishing.writer import SIDECARS
 from reelweave.loader.dataset.schema import TABLES
 from reelweave.loader.dataset.tars.card import CARD, card_of_tars, place_card
+from reelweave.loader.dataset.tars.mds_scan import MdsShard
 from reelweave.loader.errors import RunError, UsageError
 from reelweave.loader.storage import ObjectInfo, Storage, StorageConfig, hold_lease, is_absent, open_storage
 from reelweave.loader.storage.scratch import Scratch
@@ -64,7 +68,7 @@ def index_tars(
     progress: Callable[[TarProgress], None] = lambda _: None,
     fields: str | None = None,
 ) -> Indexed:
-    """Make the WebDataset tars below ``uri`` a dataset; the same call finishes an interrupted run.
+    """Make the WebDataset tars below ``uri``, or the shards of MDS of its index, a dataset; it also ends a cut-off run.
 
     Each tar is read once. A later call reads the tars that are new or changed and publishes the next revision.
 
@@ -108,22 +112,24 @@ def _index(
 ) -> Indexed:
     """Index as the holder of the place's lease; ``folder`` is for tables of tars."""
     foreign = Foreign(uri=None if beside else tars.root)
-    found, others = chosen_tars(list(tars.list()), shards, tars.root)
-    previous, with_sidecars = _begin(place, foreign, is_beside=beside)
+    objects, others, mds = _choose(tars, shards)
+    described = {MDS: next(iter(mds.values())).columns.model_dump(mode="json")} if mds else {}
+    previous, with_sidecars = _begin(place, foreign, described, has_sidecars=beside and not mds)
     before = "" if previous is None else str(previous.config.get("index", {}).get("fields") or "")
     fields = choice or (FieldChoice.parse(before) if before else FieldChoice())
-    known = _load_known(place, found, folder, fields)
+    known = _load_known(place, objects, folder, fields)
     # Read the tars that no earlier run has read.
-    todo = [info for info in found if info.path not in known]
-    read_tars(tars, place, todo, found, workers, progress, fields)
+    todo = [info for info in objects if info.path not in known]
+    read_tars(tars, place, todo, objects, workers, progress, fields, mds)
     known |= _load_known(place, todo, folder, fields)
-    if lost := [info.path for info in found if info.path not in known]:
+    if lost := [info.path for info in objects if info.path not in known]:
         raise RunError(f"{tars.uri(lost[0])} changed while it was read; run the same command again")
     # Publish, then say what is wrong with which tar.
-    indices = [known[info.path] for info in found]
+    indices = [known[info.path] for info in objects]
     notes = [f"{tars.uri(tar.path)} {problem}" for tar in indices for problem in tar.damage]
     _check_some_use(indices, tars.root)
-    config = {"index": {"shards": shards} | ({"fields": str(fields)} if fields != FieldChoice() else {})}
+    chosen = {"fields": str(fields)} if fields != FieldChoice() else {}
+    config = {"index": {"shards": shards} | chosen | described}
     manifest, kept_idx = publish_foreign(
         place, indices, foreign, config, _versions(), previous, with_sidecars
     )
@@ -137,13 +143,27 @@ def _index(
             f"{pluralize(len(others), 'file matches', 'files match')} --shards {shards} and, by the end of the name,"
             f" no tar: left out, the first: {others[0]}"
         )
-    if beside and not place_card(place, card_of_tars([tar.path for tar in indices], is_all=shards is None)):
+    if (
+        beside
+        and not mds
+        and not place_card(place, card_of_tars([tar.path for tar in indices], is_all=shards is None))
+    ):
         notes.append(
             f"{place.uri(CARD)} is not ours and was left alone: Hugging Face's datasets opens the tars by"
             " load_dataset('webdataset', data_files='FOLDER/*.tar'), and by the folder's name if configs: in that file"
             " name them"
         )
     return Indexed(manifest, len(todo), tuple(notes))
+
+
+def _choose(tars: Storage, shards: str | None) -> tuple[list[ObjectInfo], list[str], dict[str, MdsShard]]:
+    """Return the tars, or else the shards of MDS, by path; files that match and are no tars; and MDS by path."""
+    listed = list(tars.list())
+    if shards is None and is_mds(listed) and not any(info.path.endswith(".tar") for info in listed):
+        objects, mds = read_mds_index(tars, listed)
+        return objects, [], mds
+    objects, others = chosen_tars(listed, shards, tars.root)
+    return objects, others, {}
 
 
 def chosen_tars(
@@ -157,29 +177,32 @@ def chosen_tars(
     shown = [info for info in listed if not info.path.startswith(_HIDDEN)]
     others: list[str] = []
     if shards is None:
-        found = [info for info in shown if info.path.endswith((".tar", *PACKED))]
+        objects = [info for info in shown if info.path.endswith((".tar", *PACKED))]
     else:
         matching = [info for info in shown if fnmatchcase(info.path, shards)]
-        found = [info for info in matching if not info.path.endswith(_NO_TARS)]
+        objects = [info for info in matching if not info.path.endswith(_NO_TARS)]
         others = sorted(info.path for info in matching if info.path.endswith(_NO_TARS))
     # A packed tar has no byte ranges of its samples.
-    packed = [info.path for info in found if info.path.endswith(PACKED)]
+    packed = [info.path for info in objects if info.path.endswith(PACKED)]
     if packed:
         raise UsageError(
             f"{root}/{packed[0]} is packed: of a packed tar no single sample can be read; unpack it, or leave"
             " the packed ones out with --shards '*.tar'"
         )
-    if not found:
+    if not objects:
         what = (
             "whose path ends in .tar"
             if shards is None
             else f"that matches --shards {shards} and may be a tar"
         )
-        raise UsageError(f"{root} holds no file {what}")
-    return sorted(found, key=lambda info: info.path), others
+        known = explain_other_format(shown, root) if shards is None else ""
+        raise UsageError(f"{root} holds no file {what}" + (f": {known}" if known else ""))
+    return sorted(objects, key=lambda info: info.path), others
 
 
-def _begin(place: Storage, foreign: Foreign, is_beside: bool) -> tuple[Manifest | None, bool]:
+def _begin(
+    place: Storage, foreign: Foreign, mds: dict[str, Any], has_sidecars: bool
+) -> tuple[Manifest | None, bool]:
     """Return the manifest of an earlier run, and whether we write ``.nv-meta``; files of others are not replaced.
 
     Raises:
@@ -195,6 +218,10 @@ def _begin(place: Storage, foreign: Foreign, is_beside: bool) -> tuple[Manifest 
             raise UsageError(
                 f"{place.root} is an index over {previous.foreign.uri or 'its own tars'}; choose another --out"
             )
+        if previous.config.get("index", {}).get(MDS) != mds.get(MDS):
+            raise UsageError(
+                f"{place.root} is an index over samples with other columns, or of tars beside MDS; choose another --out"
+            )
         return previous, any(file.path.startswith(SIDECARS) for file in previous.files)
     if place.stat(_BEGUN) is None:
         for path in (table_path(name, 0) for name in TABLES):
@@ -203,12 +230,14 @@ def _begin(place: Storage, foreign: Foreign, is_beside: bool) -> tuple[Manifest 
                     f"{place.uri(path)} is there already, and not of an index; choose another --out"
                 )
         prepared = any(place.list(SIDECARS))
-        place.create(_BEGUN, b'{"sidecars": false}' if prepared or not is_beside else b'{"sidecars": true}')
+        place.create(
+            _BEGUN, b'{"sidecars": true}' if has_sidecars and not prepared else b'{"sidecars": false}'
+        )
     return None, b"true" in place.read(_BEGUN)
 
 
 def _load_known(
-    place: Storage, found: Sequence[ObjectInfo], folder: Path, fields: FieldChoice
+    place: Storage, objects: Sequence[ObjectInfo], folder: Path, fields: FieldChoice
 ) -> dict[str, TarIndex]:
     """Return the results of tars that are still the same; their tables are copied to a folder of this machine."""
 
@@ -225,7 +254,7 @@ def _load_known(
         return replace(tar, read=partial(read_local, path))
 
     with ThreadPoolExecutor(_READERS) as pool:
-        return {tar.path: tar for tar in pool.map(read, found) if tar}
+        return {tar.path: tar for tar in pool.map(read, objects) if tar}
 
 
 def _check_some_use(tars: Sequence[TarIndex], root: str) -> None:

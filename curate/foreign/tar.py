@@ -18,6 +18,7 @@ from reelweave.curate.frames.source import SourceError
 from reelweave.loader.dataset.publishing.tar_index import TAR_TABLE, TarIndex
 from reelweave.loader.dataset.schema import OPTIONAL, Row
 from reelweave.loader.dataset.tables.parquet import to_table
+from reelweave.loader.dataset.tars.mds_scan import MdsScan, MdsShard
 from reelweave.loader.dataset.tars.media import NO_CAPTION, media_suffix, shorten, whole_caption
 from reelweave.loader.dataset.tars.tar_samples import read_sample
 from reelweave.loader.dataset.tars.tar_scan import TarSample, TarScan
@@ -69,6 +70,7 @@ class TarTask:
         doubted: Reason by offset of each sample that is not probed.
         at: File for the offset of the sample in work.
         fields: Fields of the samples' metadata to keep.
+        mds: What its index says of a shard of MDS; None for a tar.
     """
 
     tars: Storage
@@ -77,6 +79,7 @@ class TarTask:
     doubted: Mapping[int, str]
     at: Path
     fields: FieldChoice
+    mds: MdsShard | None = None
 
 
 def read_tar(task: TarTask) -> Iterator[None]:
@@ -100,10 +103,10 @@ def read_tar(task: TarTask) -> Iterator[None]:
     parts, rows = [TAR_TABLE.empty_table()], []
     quiet_until, left_out = 0.0, LeftOut()
     with tars.open(path) as file, task.at.open("wb") as at:
-        scan = TarScan(file)
+        scan = TarScan(file) if task.mds is None else MdsScan(file, task.mds)
         for sample in scan:
             os.pwrite(at.fileno(), b"%20d" % sample.offset, 0)
-            rows.append(_row(sample, path, task.doubted.get(sample.offset, ""), task.fields, left_out))
+            rows.append(_row(sample, task, left_out))
             if len(rows) == _ROWS_AT_ONCE:
                 parts.append(to_table(rows, TAR_TABLE))
                 rows = []
@@ -150,7 +153,8 @@ def read_local(path: Path) -> pa.Table:
         return pa.ipc.open_stream(file).read_all()
 
 
-def _row(sample: TarSample, path: str, doubt: str, choice: FieldChoice, left_out: LeftOut) -> Row:
+def _row(sample: TarSample, task: TarTask, left_out: LeftOut) -> Row:
+    path = task.path
     row: Row = {
         **OPTIONAL,
         **_NOTHING,
@@ -160,26 +164,34 @@ def _row(sample: TarSample, path: str, doubt: str, choice: FieldChoice, left_out
         "size": sample.size,
         "members": [] if sample.problem else [vars(member) for member in sample.members],
         "source": f"{path}/{sample.key}",
-        "reason": sample.problem or doubt,
+        "reason": sample.problem or task.doubted.get(sample.offset, ""),
     }
     if row["reason"] or sample.region is None:
         return row
     try:
-        described = {**row, **_describe_sample(sample.region)}
+        key, members = _contents(sample, sample.region, task.mds)
+        described = {**row, **_describe_sample(sample.region, members)}
     except MachineError:
         raise
     except (SourceError, RunError) as error:
         return {**row, "reason": str(error)}
     except Exception as error:  # noqa: BLE001 - what nobody foresaw of one sample ends no run over others
         return {**row, "reason": fault_of(error)[1]}
-    fields = fields_of(*read_sample(sample.region), choice, left_out)
+    named: dict[str, bytes | memoryview] = {**members}
+    if task.mds is not None:
+        named["json"] = task.mds.columns.metadata(members)
+    fields = fields_of(key, named, task.fields, left_out)
     attributes = fields.attributes | described["attributes"]
     return {**described, **fields.columns, "scores": fields.scores, "attributes": attributes}
 
 
-def _describe_sample(region: bytes) -> Row:
+def _contents(sample: TarSample, region: bytes, mds: MdsShard | None) -> tuple[str, dict[str, memoryview]]:
+    """Return key and contents by suffix of a sample."""
+    return read_sample(region) if mds is None else (sample.key, mds.columns.read(region))
+
+
+def _describe_sample(region: bytes, members: dict[str, memoryview]) -> Row:
     """Return the columns that describe a sample."""
-    _, members = read_sample(region)
     suffix = media_suffix(members)
     if suffix is None:
         raise SourceError(f"{NO_MEDIA}, only .{', .'.join(members)}")

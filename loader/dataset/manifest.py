@@ -12,6 +12,7 @@ from pydantic import BaseModel, Field, FiniteFloat, NonNegativeInt, StringConstr
 from reelweave.loader.base.strict_json import digest, parse
 from reelweave.loader.dataset.latents import Latents
 from reelweave.loader.dataset.schema import FORMAT_VERSION, FURTHER_TABLES, STATES, TABLES
+from reelweave.loader.dataset.tars.mds import MdsColumns
 from reelweave.loader.errors import RunError, UsageError
 from reelweave.loader.storage.base import Storage
 from reelweave.loader.storage.names import check_path
@@ -20,6 +21,8 @@ from reelweave.loader.storage.opening import is_absent
 MANIFEST = "manifest.json"
 SEARCH = ".search/"
 """Folder of search indices, which belong to one revision each."""
+MDS = "mds"
+"""Key of the columns of MDS in the section ``index`` of a manifest's configuration."""
 MAX_MANIFEST_BYTES = 256 * 2**20
 
 Sha256 = Annotated[str, StringConstraints(pattern="^[0-9a-f]{64}$")]
@@ -135,6 +138,21 @@ class Manifest(BaseModel, frozen=True, extra="forbid"):
         absent = {name for name in ("foreign", "latents") if getattr(self, name) is None}
         body = self.model_dump(exclude=absent)
         return json.dumps({**body, "sha256": digest(body)}, indent=1, ensure_ascii=False).encode()
+
+    @property
+    def mds(self) -> MdsColumns | None:
+        """Columns of the samples where the shards are MDS of other origin; None for tars.
+
+        Raises:
+            RunError: the configuration of the index has none that can be read.
+        """
+        index = self.config.get("index")
+        if self.foreign is None or not isinstance(index, dict) or index.get(MDS) is None:
+            return None
+        try:
+            return MdsColumns.model_validate(index[MDS])
+        except ValidationError as error:
+            raise RunError(f"{MANIFEST} describes no columns of MDS: {error.errors()[0]['msg']}") from error
 
     @property
     def index_sha256(self) -> str:

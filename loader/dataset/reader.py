@@ -32,6 +32,7 @@ from reelweave.loader.dataset.tables.row_columns import RowColumns
 from reelweave.loader.dataset.tables.rows_by_shard import RowsByShard
 from reelweave.loader.dataset.tables.shard_rows import TableRows
 from reelweave.loader.dataset.tables.table_reader import TableReader
+from reelweave.loader.dataset.tars.mds import MdsColumns, mds_key
 from reelweave.loader.dataset.tars.members import Members, join_members, media_members, members
 from reelweave.loader.errors import RunError, UsageError
 from reelweave.loader.storage import Storage, StorageConfig, open_storage
@@ -304,9 +305,16 @@ class Dataset(TableReader):
             RunError: the bytes contradict the index, or contain no clip.
         """
         self._refuse_damaged(row_number, region)
-        clip = training_sample(region, foreign=self.manifest.foreign is not None)
-        prefix = self.manifest.shards[self.plan_index.shard.item(row_number)].key_prefix
+        clip = training_sample(region, self.manifest.foreign is not None, self._mds)
+        shard = self.manifest.shards[self.plan_index.shard.item(row_number)]
+        if self._mds is not None:
+            clip = clip._replace(key=mds_key(shard.path, self.plan_index.offset.item(row_number)))
+        prefix = shard.key_prefix
         return clip._replace(key=f"{prefix}{clip.key}") if prefix else clip
+
+    @cached_property
+    def _mds(self) -> MdsColumns | None:
+        return self.manifest.mds
 
     def _refuse_damaged(self, row_number: int, region: bytes | memoryview) -> None:
         crc32_N = self.plan_index.crc32

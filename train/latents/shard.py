@@ -105,7 +105,7 @@ class ShardWriter:
     def _clip(self, row: Row, region: bytes) -> TrainingSample:
         if sha256(region) != row["sample_sha256"]:
             raise RunError("it is damaged: its bytes are not those whose checksum the dataset holds")
-        clip = training_sample(region, self.source.manifest.foreign is not None)
+        clip = training_sample(region, self.source.manifest.foreign is not None, self.source.manifest.mds)
         return clip._replace(key=row["key"])  # foreign keys may be qualified by their tar
 
     def _pixels(self, planned: PlannedSample, clip: TrainingSample, view: int) -> NDArray[np.uint8]:

@@ -13,6 +13,7 @@ from reelweave.loader.dataset.schema import PLACEMENT, Row
 from reelweave.loader.dataset.shard import idx_bytes
 from reelweave.loader.dataset.tables.parquet import to_rows
 from reelweave.loader.dataset.tables.rows_by_shard import RowsByShard
+from reelweave.loader.dataset.tars.mds import MdsColumns, mds_key
 from reelweave.loader.dataset.tars.media import caption_of, media_suffix
 from reelweave.loader.dataset.tars.tar_format import padded_size
 from reelweave.loader.dataset.tars.tar_samples import read_sample
@@ -80,7 +81,7 @@ def check_shards(
             result.problems.append(f"{shard.path} has {info.size} bytes, the manifest says {shard.size}")
         result.bytes += min(info.size, shard.size)
         with storage.open(shard.path) as file:
-            result.problems += _check_shard(file, shard, shard_rows, foreign=manifest.foreign is not None)
+            result.problems += _check_shard(file, shard, shard_rows, manifest)
         del result.problems[MAX_PROBLEMS:]
     return result
 
@@ -95,8 +96,8 @@ def leads_out(storage: Storage, path: str) -> bool:
         return True
 
 
-def _check_shard(file: BinaryIO, shard: ShardEntry, rows: list[Row], foreign: bool) -> Iterator[str]:
-    path = shard.path
+def _check_shard(file: BinaryIO, shard: ShardEntry, rows: list[Row], manifest: Manifest) -> Iterator[str]:
+    path, foreign, mds = shard.path, manifest.foreign is not None, manifest.mds
     digest = hashlib.sha256()
     position = 0
     named = False
@@ -114,7 +115,7 @@ def _check_shard(file: BinaryIO, shard: ShardEntry, rows: list[Row], foreign: bo
             named = True
             yield f"{path}: sample {row['key']} is damaged ({_what_differs(region, row)})"
         else:
-            yield from _check_members(path, region, row, foreign, shard.key_prefix)
+            yield from _check_members(path, region, row, foreign, shard.key_prefix, mds)
             if "sample_crc32" in row and zlib.crc32(region) != row["sample_crc32"]:
                 yield f"{path}: the crc32 of sample {row['key']} in the plan index is not that of its bytes"
     _hash(file, shard.size - position, digest)
@@ -126,11 +127,15 @@ def _check_shard(file: BinaryIO, shard: ShardEntry, rows: list[Row], foreign: bo
         yield f"{path} is damaged {where}: its checksum is not the manifest's"
 
 
-def _check_members(path: str, region: bytes, row: Row, foreign: bool, prefix: str) -> Iterator[str]:
+def _check_members(
+    path: str, region: bytes, row: Row, foreign: bool, prefix: str, mds: MdsColumns | None
+) -> Iterator[str]:
     """Compare the members of an undamaged sample with its row, since it may have been written wrong."""
     key = row["key"]
     try:
-        sample, contents = read_sample(region)
+        sample, contents = (
+            read_sample(region) if mds is None else (mds_key(path, row["offset"]), mds.read(region))
+        )
     except RunError as error:
         yield f"{path}: {error}"
         return
@@ -161,7 +166,9 @@ def _check_members(path: str, region: bytes, row: Row, foreign: bool, prefix: st
     if foreign and caption_of(contents)[0] != row["caption"]:
         yield f"{path}: sample {key} has another caption than index.parquet"
     # The sample ends with its last member.
-    end = row["members"][-1]["offset"] + padded_size(row["members"][-1]["size"]) - row["offset"]
+    last = row["members"][-1]
+    size = padded_size(last["size"]) if mds is None else last["size"]
+    end = last["offset"] + size - row["offset"]
     if end != row["size"]:
         yield f"{path}: sample {key} has {row['size']} bytes, its members fill {end}"
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from reelweave.loader.base.arrays import IndexArray
 from reelweave.loader.dataset.manifest import (
+    MDS,
     REMOVAL_STAGE,
     FileEntry,
     Foreign,
@@ -87,7 +88,9 @@ def publish_foreign(
     removals = [*(previous.removals if previous else []), *removals]
     removed = [_removal_indices(tar, removals) for tar in tars]
     retained = [usable & (gone < 0) for usable, gone in zip(_sample_masks(tars), removed, strict=True)]
-    idx, idx_entries = _idx_files(storage, tars, previous) if foreign.uri is None else ([], [])
+    # What readers of tars ask for lies beside tars alone.
+    has_idx = foreign.uri is None and not config.get("index", {}).get(MDS)
+    idx, idx_entries = _idx_files(storage, tars, previous) if has_idx else ([], [])
     with Scratch("reelweave-publish-") as name:
         folder = Path(name)
         shards = [_Shard.of(tar, usable) for tar, usable in zip(tars, retained, strict=True)]
@@ -250,7 +253,7 @@ def _accounting(
     words = [removal.words for removal in removals]
     for tar, usable, gone in zip(tars, retained, removed, strict=True):
         if tar.damage:
-            reason = f"the tar {'; it '.join(tar.damage)}"
+            reason = f"the {'shard' if tar.path.endswith('.mds') else 'tar'} {'; it '.join(tar.damage)}"
             row = {"source": tar.path, "state": "failed", "stage": STAGE, "reason": reason}
             yield to_table([row], ACCOUNTING)
         yield _samples_accounting(tar, pa.array(usable), pa.array(gone), words)

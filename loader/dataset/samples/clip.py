@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 from reelweave.loader.dataset.latents import CONTEXT, LATENT
+from reelweave.loader.dataset.tars.mds import MdsColumns
 from reelweave.loader.dataset.tars.media import captions_of, media_suffix
 from reelweave.loader.dataset.tars.tar_samples import read_sample
 from reelweave.loader.errors import RunError
@@ -30,17 +31,20 @@ class TrainingSample(NamedTuple):
     captions: tuple[str, ...] = ()
 
 
-def training_sample(region: bytes | memoryview, foreign: bool) -> TrainingSample:
+def training_sample(
+    region: bytes | memoryview, foreign: bool, mds: MdsColumns | None = None
+) -> TrainingSample:
     """Parse the bytes of a sample, tar headers included.
 
     Args:
         region: bytes of the sample.
         foreign: True for tars of other origin, whose captions may be in other members.
+        mds: columns of a sample of MDS, whose bytes hold no key; None for one of a tar.
 
     Raises:
         RunError: the bytes are not those of one sample, or contain neither pictures nor latents.
     """
-    key, members = read_sample(region)
+    key, members = read_sample(region) if mds is None else ("", mds.read(region))
     suffix = media_suffix(members)
     if foreign:
         if suffix is None:

@@ -21,12 +21,12 @@ from pathlib import Path
 if 'reelweave.curate.frames.child_process' in sys.orig_argv:
     import reelweave.curate.foreign.tar as module
     described = module._describe_sample
-    def deadly(region):
+    def deadly(region, members):
         left = Path(os.environ['KILLS'])
         if b'two words 2' in region and (count := int(left.read_text())):
             left.write_text(str(count - 1))
             os.kill(os.getpid(), signal.SIGKILL)
-        return described(region)
+        return described(region, members)
     module._describe_sample = deadly
 """
 

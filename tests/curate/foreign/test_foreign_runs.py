@@ -47,10 +47,10 @@ def test_a_video_that_kills_its_reader_is_left_out(
         "if 'reelweave.curate.frames.child_process' in sys.orig_argv:\n"
         "    import reelweave.curate.foreign.tar as module\n"
         "    described = module._describe_sample\n"
-        "    def deadly(region):\n"
+        "    def deadly(region, members):\n"
         "        if b'two words 2' in region:\n"
         "            os.kill(os.getpid(), signal.SIGSEGV)\n"
-        "        return described(region)\n"
+        "        return described(region, members)\n"
         "    module._describe_sample = deadly\n"
     )
     paths = [str(tmp_path), str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", "")]

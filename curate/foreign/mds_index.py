@@ -1,0 +1,166 @@
+"""``index.json`` of MDS datasets (Mosaic Streaming): its shards, bounded, and refused where they cannot be read."""
+
+import json
+import posixpath
+import struct
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+from pydantic import BaseModel, Field, ValidationError
+
+from reelweave.loader.dataset.tars.mds import MAX_COLUMNS, MAX_NAME_CHARS, MdsColumns, name_columns
+from reelweave.loader.dataset.tars.mds_scan import MAX_SHARD_SAMPLES, MdsShard
+from reelweave.loader.dataset.tars.tar_scan import MAX_SAMPLE_BYTES
+from reelweave.loader.errors import RunError, UsageError
+from reelweave.loader.storage import ObjectInfo, Storage
+from reelweave.loader.storage.names import check_path
+
+MDS_INDEX = "index.json"
+MAX_INDEX_BYTES = 256 << 20
+MAX_SHARDS = 1_000_000
+
+_UNPACK = {
+    "zstd": 'zstd -d "$f"',
+    "gz": 'gunzip -k "$f"',
+    "bz2": 'bunzip2 -k "$f"',
+    "br": 'brotli -d "$f"',
+    "snappy": 'python -m snappy -d "$f" "${f%.snappy}"',
+}
+
+_Name = Annotated[str, Field(max_length=MAX_NAME_CHARS)]
+_Size = Annotated[int, Field(ge=0, lt=2**40)]
+
+
+class _File(BaseModel, extra="ignore", strict=True):
+    basename: Annotated[str, Field(max_length=1024)]
+    bytes: _Size
+    hashes: dict[str, str] = {}
+
+
+class _Entry(BaseModel, extra="ignore", strict=True):
+    """Shard of the index; other formats than mds lack the columns."""
+
+    format: str = Field(max_length=MAX_NAME_CHARS)
+    version: int
+    raw_data: _File
+    zip_data: _File | None = None
+    compression: str | None = None
+    samples: int = Field(ge=0, le=MAX_SHARD_SAMPLES)
+    column_names: list[_Name] = Field(default=[], max_length=MAX_COLUMNS)
+    column_encodings: list[_Name] = Field(default=[], max_length=MAX_COLUMNS)
+    column_sizes: list[Annotated[int, Field(ge=0, lt=2**32)] | None] = Field(
+        default=[], max_length=MAX_COLUMNS
+    )
+
+    @property
+    def layout(self) -> tuple[Any, ...]:
+        return (self.column_names, self.column_encodings, self.column_sizes)
+
+
+def is_mds(listed: Sequence[ObjectInfo]) -> bool:
+    """Return whether a folder holds an MDS dataset: files that end in .mds or .mds.COMPRESSION, and their index."""
+    names = {info.path for info in listed}
+    return MDS_INDEX in names and any(".mds" in posixpath.basename(name) for name in names)
+
+
+def read_mds_index(
+    storage: Storage, listed: Sequence[ObjectInfo]
+) -> tuple[list[ObjectInfo], dict[str, MdsShard]]:
+    """Return the shards that ``index.json`` names, as objects and by path.
+
+    Raises:
+        UsageError: the index is no such index, names what lies elsewhere, or its shards are compressed.
+        RunError: a shard is missing or of another size, or holds no media.
+    """
+    where = storage.uri(MDS_INDEX)
+    entries = [entry for entry in _entries(storage, where) if entry.samples]
+    if not entries:
+        raise UsageError(f"{where} lists no shard with samples")
+    objects = {info.path: info for info in listed}
+    layout = entries[0].layout
+    for entry in entries:
+        _check_entry(entry, where, layout, objects)
+    columns = _name_columns(storage, entries[0])
+    shards = {
+        path: MdsShard(
+            path, entry.raw_data.bytes, entry.samples, entry.raw_data.hashes.get("sha256", ""), columns
+        )
+        for entry in entries
+        for path in [entry.raw_data.basename]
+    }
+    if len(shards) < len(entries):
+        raise UsageError(f"{where} names a shard twice")
+    return [objects[path] for path in sorted(shards)], shards
+
+
+def _entries(storage: Storage, where: str) -> list[_Entry]:
+    data = storage.read(MDS_INDEX, 0, MAX_INDEX_BYTES + 1)
+    if len(data) > MAX_INDEX_BYTES:
+        raise UsageError(f"{where} is larger than {MAX_INDEX_BYTES >> 20} MiB; no index of MDS shards is")
+    try:
+        listed = json.loads(data)["shards"]
+        if not isinstance(listed, list) or len(listed) > MAX_SHARDS:
+            raise ValueError(f"shards is no list of at most {MAX_SHARDS:,}")
+        return [_Entry.model_validate(entry) for entry in listed]
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(map(str, first["loc"]))
+        raise UsageError(f"{where} is no index of MDS shards: {key}: {first['msg']}") from error
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise UsageError(f"{where} is no index of MDS shards: {error}") from error
+
+
+def _check_entry(entry: _Entry, where: str, layout: tuple[Any, ...], objects: dict[str, ObjectInfo]) -> None:
+    """Refuse a shard that cannot be read by references.
+
+    Raises:
+        UsageError: its format, version or columns are others, its path leads out, or it is compressed.
+        RunError: it is missing, or of another size.
+    """
+    path = entry.raw_data.basename
+    if (entry.format, entry.version) != ("mds", 2):
+        raise UsageError(
+            f"{where}: {path} has format {entry.format}, version {entry.version}; of Mosaic Streaming mds of version 2"
+            " is read: write the others as mds (MDSWriter)"
+        )
+    try:
+        check_path(path)
+    except UsageError as error:
+        raise UsageError(f"{where} names a shard outside of its folder: {error}") from error
+    if path not in objects and entry.zip_data is not None:
+        command = _UNPACK.get(str(entry.compression).partition(":")[0], "")
+        how = (
+            f"unpack them first: for f in {path.partition('.')[0]}*.mds.*; do {command}; done"
+            if command
+            else ""
+        )
+        raise UsageError(
+            f"{where}: the shards are compressed ({entry.compression}), and of a compressed shard no single sample can"
+            f" be read; {how or 'write them without compression'}"
+        )
+    if path not in objects:
+        raise RunError(f"{where} names {path}, which is missing; restore it, or take it out of the index")
+    if objects[path].size != entry.raw_data.bytes:
+        raise RunError(
+            f"{path} has {objects[path].size} bytes, and {where} says {entry.raw_data.bytes}; copy the dataset again"
+        )
+    if entry.layout != layout or len({len(part) for part in layout}) > 1 or not layout[0]:
+        raise UsageError(f"{where}: {path} has other columns than the first shard, or none; index them apart")
+
+
+def _name_columns(storage: Storage, entry: _Entry) -> MdsColumns:
+    """Return the columns, named by what the first sample holds."""
+    path = entry.raw_data.basename
+    head = storage.read(path, 4, 8)
+    begin, end = struct.unpack("<II", head) if len(head) == 8 else (0, 0)
+    if not 0 <= end - begin <= MAX_SAMPLE_BYTES or end > entry.raw_data.bytes:
+        raise RunError(f"{storage.uri(path)} has a table of samples that leads out of the file")
+    try:
+        return name_columns(
+            entry.column_names,
+            entry.column_encodings,
+            entry.column_sizes,
+            storage.read(path, begin, end - begin),
+        )
+    except RunError as error:
+        raise RunError(f"{storage.uri(path)}: {error}") from error
