@@ -9,8 +9,7 @@ _MEDIA = (".mp4", ".webm", ".mkv", ".mov", ".avi", ".m4v")
 _LISTS = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
 
 _FROM_PARQUET = (
-    "it holds Parquet, whose values are compressed pages, so that no single video can be read from them by its"
-    " position; write the videos into tars once:"
+    "it holds Parquet, which is not read yet; write the videos into tars once:"
     " python -c \"import datasets, webdataset as w; s = w.ShardWriter('tars/%06d.tar');"
     " [s.write({'__key__': f'{n:09}', 'mp4': r['video']['bytes'], 'json': {k: r[k] for k in r if k != 'video'}})"
     " for n, r in enumerate(datasets.load_dataset('FOLDER', split='train').cast_column('video',"
