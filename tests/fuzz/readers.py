@@ -193,7 +193,7 @@ def _state(folder: Path, data: bytes) -> object:
             for read in (read_loader_state, read_iterator_state):
                 with suppress(*OURS):
                     read(held)
-    _, state = _read(str(_file(folder, "state.json", data)), StorageConfig())
+    state = _read(str(_file(folder, "state.json", data)), StorageConfig()).state
     describe(state)
     return diff_states(state, state)
 

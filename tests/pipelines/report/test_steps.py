@@ -18,6 +18,7 @@ from reelweave.loader.buckets.assignment import BatchSize, Bucket, BucketConfig,
 from reelweave.loader.buckets.cost import LinearQuadraticCost
 from reelweave.loader.buckets.stats import BucketStats, bucket_stats
 from reelweave.loader.buckets.taking_in import TakingIn, taking_in
+from reelweave.loader.plan.balance import balance_costs
 from reelweave.loader.read.stream_config import StreamConfig
 from reelweave.loader.simulation.workloads import WORKLOADS
 from reelweave.pipelines.cli import main
@@ -305,6 +306,7 @@ def test_the_work_at_a_thousand_ranks_is_bounded() -> None:
     steps = StepsConfig(world_size=1024)
     assert steps.count * steps.world_size <= 25_600
     assert StepsConfig(world_size=65_536).count == 16
+    balance_costs(np.ones(2 * steps.world_size), steps.world_size)  # compiled loops are loaded once
     began = time.process_time()
     config = WorkloadConfig(buckets=WIDE.budgets, plan=steps.model_copy(update={"steps": 1}))
     tried = workload_numbers("koala-wide", config).plan.to_json()["recommendation"]["tried"]

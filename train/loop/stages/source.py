@@ -223,8 +223,8 @@ def _of_file(start: StartFromConfig, storage: StorageConfig) -> Source:
         step, values = int(metadata["step"]), json.loads(metadata["config"])
     except (LookupError, TypeError, ValueError, RecursionError) as error:
         raise UsageError(
-            f"{KEY}: {root.uri(path)} was not written by `reelweave export`: it does not name step and configuration"
-            " of its run; weights of other tools are train.model.weights, their adapters train.lora.start_from"
+            f"{KEY}: {root.uri(path)} names no step and configuration of a run, as `reelweave export` without --format"
+            " writes; weights by names of other tools are train.model.weights, such adapters train.lora.start_from"
         ) from error
     ancestor = Ancestor(
         name=root.uri(path),

@@ -154,6 +154,9 @@ def test_a_limit_of_frames_before_the_first_run_refuses_a_clip_or_changes_nothin
     from hypothesis import given
     from hypothesis import strategies as st
 
+    from tests.properties import ANY_SPEED
+
+    @ANY_SPEED
     @given(st.composite(film)())
     def limited_is_free(frames: list[FrameFacts]) -> None:
         free, limited = plan(frames), plan(frames, MOST_BEFORE)
@@ -171,6 +174,9 @@ def test_segments_hold_each_frame_once_and_copies_are_closed_in_both_orders() ->
     from hypothesis import given
     from hypothesis import strategies as st
 
+    from tests.properties import ANY_SPEED
+
+    @ANY_SPEED
     @given(st.composite(film)())
     def closed(frames: list[FrameFacts]) -> None:
         planned = plan(frames)

@@ -92,6 +92,9 @@ def test_damaged_sets_are_refused_in_words() -> None:
     from hypothesis import given
     from hypothesis import strategies as st
 
+    from tests.properties import ANY_SPEED
+
+    @ANY_SPEED
     @given(st.binary(max_size=40))
     def refused(data: bytes) -> None:
         for read in (sequence_set, picture_set_ids):

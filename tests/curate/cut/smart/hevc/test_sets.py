@@ -90,6 +90,9 @@ def test_a_slice_keeps_all_its_bytes_behind_a_new_id() -> None:
     from hypothesis import given
     from hypothesis import strategies as st
 
+    from tests.properties import ANY_SPEED
+
+    @ANY_SPEED
     @given(st.binary(min_size=1, max_size=60), st.integers(15, 30), st.booleans())
     def kept(tail: bytes, picture: int, entry: bool) -> None:
         begin = 0b10100000 | tail[0] & 31 if entry else 0b11000000 | tail[0] & 63
@@ -120,6 +123,9 @@ def test_bytes_that_keep_start_codes_out_come_and_go() -> None:
     from hypothesis import given
     from hypothesis import strategies as st
 
+    from tests.properties import ANY_SPEED
+
+    @ANY_SPEED
     @given(st.binary(max_size=60))
     def unchanged(payload: bytes) -> None:
         escaped = with_emulation(payload + b"\x80")
@@ -133,6 +139,9 @@ def test_damaged_sets_and_information_are_refused_in_words() -> None:
     from hypothesis import given
     from hypothesis import strategies as st
 
+    from tests.properties import ANY_SPEED
+
+    @ANY_SPEED
     @given(st.binary(max_size=60))
     def refused(data: bytes) -> None:
         for read in (video_set, sequence_set, picture_set_ids, payloads, without_uncarried):
