@@ -38,7 +38,7 @@ _MAX_TEXT_NUMBER = 64
 
 
 class MdsColumn(BaseModel, frozen=True, extra="forbid"):
-    """Column of the samples.
+    """Name, encoding and size of a column of the samples.
 
     Attributes:
         name: name in the shards.

@@ -24,7 +24,7 @@ from reelweave.train.parallel.layouts import pieces
 
 
 class Beginning(NamedTuple):
-    """What a new run began with.
+    """Beginning of a new run: the weights that it took over, and what it says of them.
 
     Attributes:
         ancestors: what its weights come from, newest first; empty: drawn by the seed, or published.
