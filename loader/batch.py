@@ -172,7 +172,15 @@ class Batch:
 
         It is `weight` x ranks x `slots`. DDP and FSDP average over ranks; Accelerate, Lightning's automatic
         optimization, transformers' Trainer and Megatron divide by the batches of a step, too.
+
+        Raises:
+            UsageError: the step is shared by work stealing, so that its number of batches is not known yet.
         """
+        if not self.slots:
+            raise UsageError(
+                "average_weight needs the number of a rank's batches in the step, which work stealing leaves open: sum"
+                " `weight` times the losses over ranks and batches instead"
+            )
         return self.weight * self.ranks * self.slots
 
     @property

@@ -27,6 +27,18 @@ class WrongTypeError(UsageError, TypeError):
     """Argument of a wrong type; a TypeError, which Python programs expect in that case."""
 
 
+class StateError(UsageError):
+    """State that a stream cannot go on from.
+
+    Attributes:
+        cause: why, without the remedy, which is another one where the state is part of a checkpoint.
+    """
+
+    def __init__(self, cause: str, remedy: str) -> None:
+        super().__init__(f"{cause}; {remedy}, or start without a state")
+        self.cause = cause
+
+
 class RunError(Exception):
     """Failure of a correct call; the message names the file, shard or key at fault.
 

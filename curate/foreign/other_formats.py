@@ -23,8 +23,8 @@ def explain_other_format(listed: Sequence[ObjectInfo], root: str) -> str:
     parts = {part for name in names for part in name.split("/")[:-1]}
     if any(name.endswith(".lance") for name in parts) or ("_versions" in parts and "data" in parts):
         return (
-            "it is a Lance dataset, whose pages hold values of many rows; their positions are known to its own library"
-            " alone. Write its videos into tars (webdataset.ShardWriter), or as files for `reelweave curate`"
+            "it is a Lance dataset, which is not read yet; write its videos into tars (webdataset.ShardWriter), or as"
+            " files for `reelweave curate`"
         )
     if any(".mds" in posixpath.basename(name) for name in names):
         return "it has shards of MDS without their index.json at its root; merge it (streaming.base.util.merge_index)"

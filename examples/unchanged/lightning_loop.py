@@ -52,7 +52,7 @@ def main() -> None:
         enable_progress_bar=False,
         enable_model_summary=False,
     )
-    trainer.fit(Training(), datamodule=ClipData(options.data), ckpt_path=options.resume, weights_only=False)
+    trainer.fit(Training(), datamodule=ClipData(options.data), ckpt_path=options.resume, weights_only=True)
 
 
 if __name__ == "__main__":

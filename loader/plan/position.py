@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field, NonNegativeInt, PositiveInt, ValidationEr
 from reelweave.loader.blend.past import MAX_REVISIONS_CHARS
 from reelweave.loader.buckets.cost import Cost
 from reelweave.loader.dataset.reader import NAME_CHARS
-from reelweave.loader.errors import UsageError
+from reelweave.loader.errors import StateError, UsageError
 from reelweave.loader.plan.policy import Policy, Regime, StepLayout
 from reelweave.loader.plan.shuffle import SORTED, Shuffle
 
@@ -317,9 +317,9 @@ def read_state(state: dict[str, Any]) -> StreamState:
         UsageError: the value is no state, or a state of another version.
     """
     if state.get("version", STATE_VERSION) != STATE_VERSION:
-        raise UsageError(
-            f"cannot resume: the state has version {state['version']}, this code plans by version {STATE_VERSION};"
-            " use the code that saved it, or start without a state"
+        raise StateError(
+            f"cannot resume: the state has version {state['version']}, this code plans by version {STATE_VERSION}",
+            "use the code that saved it",
         )
     try:
         # Validation of JSON accepts lists for tuples.

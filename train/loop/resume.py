@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from pydantic import BaseModel, ValidationError
 
-from reelweave.loader.errors import UsageError
+from reelweave.loader.errors import StateError, UsageError
 from reelweave.loader.settings import differences, first_difference
 from reelweave.train.checkpoint.saver import Checkpoints
 from reelweave.train.checkpoint.state import Ancestor, BaseWeights, CheckpointState
@@ -164,10 +164,9 @@ def _refusal(
 
 def _from_state(error: UsageError, uri: str, config: TrainConfig | VaeTrainConfig) -> UsageError:
     """Return the error of a stream that knows of its state alone, with what to do about a run."""
-    what, _, way = str(error).rpartition("; ")
-    if not way.endswith("start without a state"):
+    if not isinstance(error, StateError):
         return UsageError(f"{uri}: {error}")
-    return UsageError(f"{uri}: {what}; {_way_on(config, uri)}")
+    return UsageError(f"{uri}: {error.cause}; {_way_on(config, uri)}")
 
 
 def _other_datasets(

@@ -5,6 +5,7 @@ A sample is a little-endian uint32 for the size of each column without a fixed o
 """
 
 import json
+import math
 import struct
 from collections.abc import Iterator
 from typing import Any, Self
@@ -185,11 +186,13 @@ def _value(encoding: str, content: memoryview) -> Any:
     """Return a text, number or JSON; None for what is none or cannot be read."""
     try:
         if encoding in _NUMBERS:
-            return struct.unpack(_NUMBERS[encoding], content)[0]
+            number = struct.unpack(_NUMBERS[encoding], content)[0]
+            return number if math.isfinite(number) else None
         if encoding == "str":
             return bytes(content).decode("utf-8", "replace")
         if encoding in _TEXT_NUMBERS and len(content) <= _MAX_TEXT_NUMBER:
-            return _TEXT_NUMBERS[encoding](bytes(content))
+            number = _TEXT_NUMBERS[encoding](bytes(content))
+            return number if math.isfinite(number) else None
         if encoding == "json":
             return json.loads(bytes(content))
     except (ValueError, RecursionError, struct.error):

@@ -6,7 +6,7 @@ from reelweave.loader.blend import Blend
 from reelweave.loader.blend.source import SampleSource
 from reelweave.loader.dataset import Dataset
 from reelweave.loader.dataset.reader import NAME_CHARS
-from reelweave.loader.errors import UsageError
+from reelweave.loader.errors import StateError, UsageError
 from reelweave.loader.plan.position import Position, Setting, StreamState
 from reelweave.loader.stream.curriculum_plans import CurriculumPlans
 
@@ -50,9 +50,10 @@ def continued_position(
     # What decides the plan must be the same, or the position would count other steps.
     for key in ("seed", "config") if earlier is not None else ("dataset", "seed", "config"):
         if (saved := getattr(loaded, key)) != settings[key]:
-            raise UsageError(
+            raise StateError(
                 f"cannot resume: {key} was {saved} when the state was saved and is {settings[key]} now"
-                f" ({_MEANING[key]}); use the same one, or start without a state"
+                f" ({_MEANING[key]})",
+                "use the same one",
             )
     # A state is input that others wrote: it must name what exists.
     stage_indices = [era.stage for era in position.eras] + [setting.stage for setting in position.settings]
@@ -118,10 +119,10 @@ def _earlier_revision(source: SampleSource, loaded: StreamState) -> str | None:
     try:
         source.past(loaded.dataset, loaded.revisions)
     except UsageError as error:
-        raise UsageError(
-            f"cannot resume: {error}; a blend or a selection goes on with later revisions of its datasets, and with its"
-            " own weights, repetitions, ranges and conditions: use the blend file and the keys that the state was saved"
-            " with, or start without a state"
+        raise StateError(
+            f"cannot resume: {error}",
+            "a blend or a selection goes on with later revisions of its datasets, and with its own weights,"
+            " repetitions, ranges and conditions: use the blend file and the keys that the state was saved with",
         ) from error
     return f"{loaded.dataset[:NAME_CHARS]}:{loaded.revisions}"
 

@@ -128,11 +128,17 @@ def _check_epoch(trainer: Any, loader: BatchLoader, folder: Path) -> None:
     epoch = loader.stream.cursor.position.epoch
     if trainer.args.max_steps > 0 or steps_of_epoch == 0:
         return
-    state = parse(read_named(folder / _TRAINER_STATE, _MAX_TRAINER_STATE_BYTES))
-    counted = int(state["global_step"]) // steps_of_epoch
+    path = folder / _TRAINER_STATE
+    try:
+        step = int(parse(read_named(path, _MAX_TRAINER_STATE_BYTES))["global_step"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise UsageError(
+            f"{path} does not say global_step: {error!r}; resume from another checkpoint"
+        ) from error
+    counted = step // steps_of_epoch
     if counted != epoch and counted >= trainer.args.num_train_epochs > epoch:
         raise UsageError(
-            f"the Trainer takes step {state['global_step']} for one of epoch {counted}, since an epoch has"
+            f"the Trainer takes step {step} for one of epoch {counted}, since an epoch has"
             f" {steps_of_epoch} steps on {loader.stream.world_size} ranks, and would train no more; it is in epoch"
             f" {epoch}: set max_steps in the TrainingArguments"
         )

@@ -141,3 +141,19 @@ def test_other_formats_are_refused_with_what_to_do(tmp_path: Path, files: list[s
         (tmp_path / name).write_bytes(b"x")
     with pytest.raises(UsageError, match=message):
         index_tars(str(tmp_path), workers=1)
+
+
+def test_numbers_that_are_none_leave_out_their_column_alone(folder: Path) -> None:
+    path = folder / "shard.00002.mds"
+    shard = bytearray(path.read_bytes())
+    [begin] = struct.unpack_from("<I", shard, 4)
+    struct.pack_into("<d", shard, begin + 4 * 4, float("nan"))  # aesthetic, behind four sizes
+    path.write_bytes(shard)
+    change = json.loads((folder / "index.json").read_text())
+    change["shards"][2]["raw_data"]["hashes"]["sha256"] = hashlib.sha256(shard).hexdigest()
+    (folder / "index.json").write_text(json.dumps(change))
+    index_tars(str(folder), workers=1)
+    row = next(row for row in to_rows(open_dataset(folder).index) if row["shard"] == path.name)
+    assert row["scores"].get("aesthetic") is None
+    assert row["attributes"]["licence"]
+    assert row["scores"]["label"] is not None

@@ -8,6 +8,7 @@ import torch.distributed as dist
 from reelweave.loader.buckets.cost import PowerCost
 from reelweave.loader.dataset import Dataset
 from reelweave.loader.dataset.samples.clip import TrainingSample
+from reelweave.loader.errors import UsageError
 from reelweave.loader.read.fetch import Fetched
 from reelweave.loader.read.sample_reader import SampleReader
 from reelweave.loader.stream.stealing.stealing_stream import StealingStream
@@ -73,3 +74,10 @@ def test_pieces_that_another_rank_ran_are_not_decoded(
     assert ran <= set(decoded)
     assert not taken & set(decoded)
     steps_of_free.close()
+
+
+def test_loops_that_average_over_batches_are_refused_where_their_number_is_open(dataset: Dataset) -> None:
+    stealing = StealingStream(VideoStream(dataset, config(microbatches=3)), dist.HashStore(), SHARED)
+    first = next(iter(next(stealing.iterate_steps())))
+    with pytest.raises(UsageError, match="which work stealing leaves open"):
+        _ = first.average_weight
