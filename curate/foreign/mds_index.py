@@ -65,8 +65,8 @@ def is_mds(listed: Sequence[ObjectInfo]) -> bool:
 
 def read_mds_index(
     storage: Storage, listed: Sequence[ObjectInfo]
-) -> tuple[list[ObjectInfo], dict[str, MdsShard]]:
-    """Return the shards that ``index.json`` names, as objects and by path.
+) -> tuple[list[ObjectInfo], list[str], dict[str, MdsShard]]:
+    """Return the shards that ``index.json`` names, as objects; those it does not name; and those it names by path.
 
     Raises:
         UsageError: the index is no such index, names what lies elsewhere, or its shards are compressed.
@@ -90,7 +90,8 @@ def read_mds_index(
     }
     if len(shards) < len(entries):
         raise UsageError(f"{where} names a shard twice")
-    return [objects[path] for path in sorted(shards)], shards
+    unlisted = sorted(path for path in objects.keys() - shards.keys() if path.endswith(".mds"))
+    return [objects[path] for path in sorted(shards)], unlisted, shards
 
 
 def _entries(storage: Storage, where: str) -> list[_Entry]:
@@ -129,11 +130,8 @@ def _check_entry(entry: _Entry, where: str, layout: tuple[Any, ...], objects: di
         raise UsageError(f"{where} names a shard outside of its folder: {error}") from error
     if path not in objects and entry.zip_data is not None:
         command = _UNPACK.get(str(entry.compression).partition(":")[0], "")
-        how = (
-            f"unpack them first: for f in {path.partition('.')[0]}*.mds.*; do {command}; done"
-            if command
-            else ""
-        )
+        # No name of a stranger's stands in a command that somebody copies.
+        how = f"unpack them first, in each folder: for f in *.mds.*; do {command}; done" if command else ""
         raise UsageError(
             f"{where}: the shards are compressed ({entry.compression}), and of a compressed shard no single sample can"
             f" be read; {how or 'write them without compression'}"

@@ -1,6 +1,7 @@
 """Words for folders of other formats, which hold no tars: what can be done with them instead."""
 
 import posixpath
+import shlex
 from collections.abc import Sequence
 
 from reelweave.loader.storage import ObjectInfo
@@ -29,12 +30,12 @@ def explain_other_format(listed: Sequence[ObjectInfo], root: str) -> str:
     if any(".mds" in posixpath.basename(name) for name in names):
         return "it has shards of MDS without their index.json at its root; merge it (streaming.base.util.merge_index)"
     if listing := next((name for name in names if posixpath.basename(name) in _LISTS), None):
-        return (
-            f"its videos are files beside {listing}: `reelweave curate {root}/{listing} --out OUT` makes a dataset of"
-            " them"
-        )
+        named = shlex.quote(f"{root}/{listing}")
+        return f"its videos are files beside {listing}: `reelweave curate {named} --out OUT` makes a dataset of them"
     if any(name.endswith(".parquet") for name in names):
-        return _FROM_PARQUET.replace("FOLDER", root)
+        return _FROM_PARQUET
     if any(name.lower().endswith(_MEDIA) for name in names):
-        return f"its videos are files: `reelweave curate {root} --out OUT` makes a dataset of them"
+        return (
+            f"its videos are files: `reelweave curate {shlex.quote(root)} --out OUT` makes a dataset of them"
+        )
     return ""

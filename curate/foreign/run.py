@@ -139,10 +139,13 @@ def _index(
         f"{place.uri(path)} tells of other samples than its tar holds; it was left alone" for path in kept_idx
     ]
     if others:
-        notes.append(
-            f"{pluralize(len(others), 'file matches', 'files match')} --shards {shards} and, by the end of the name,"
-            f" no tar: left out, the first: {others[0]}"
+        why = (
+            f"{pluralize(len(others), 'shard of MDS is', 'shards of MDS are')} not in index.json"
+            if mds
+            else f"{pluralize(len(others), 'file matches', 'files match')} --shards {shards} and, by the end of the"
+            " name, no tar"
         )
+        notes.append(f"{why}: left out, the first: {others[0]}")
     if (
         beside
         and not mds
@@ -157,11 +160,10 @@ def _index(
 
 
 def _choose(tars: Storage, shards: str | None) -> tuple[list[ObjectInfo], list[str], dict[str, MdsShard]]:
-    """Return the tars, or else the shards of MDS, by path; files that match and are no tars; and MDS by path."""
+    """Return the tars, or else the shards of MDS, by path; files that are left out; and MDS by path."""
     listed = list(tars.list())
     if shards is None and is_mds(listed) and not any(info.path.endswith(".tar") for info in listed):
-        objects, mds = read_mds_index(tars, listed)
-        return objects, [], mds
+        return read_mds_index(tars, listed)
     objects, others = chosen_tars(listed, shards, tars.root)
     return objects, others, {}
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import shlex
 import shutil
 import struct
 from collections.abc import Callable
@@ -157,3 +158,18 @@ def test_numbers_that_are_none_leave_out_their_column_alone(folder: Path) -> Non
     assert row["scores"].get("aesthetic") is None
     assert row["attributes"]["licence"]
     assert row["scores"]["label"] is not None
+
+
+def test_shards_that_the_index_does_not_name_are_counted(folder: Path) -> None:
+    shutil.copy(folder / "shard.00000.mds", folder / "old.mds")
+    notes = index_tars(str(folder), workers=1).notes
+    assert "1 shard of MDS is not in index.json: left out, the first: old.mds" in notes
+    assert len(to_rows(open_dataset(folder).index)) == 5
+
+
+def test_no_name_of_a_stranger_stands_bare_in_a_command(tmp_path: Path) -> None:
+    (tmp_path / "a;reboot").mkdir()
+    (tmp_path / "a;reboot" / "metadata.csv").touch()
+    with pytest.raises(UsageError) as refused:
+        index_tars(str(tmp_path), workers=1)
+    assert shlex.split(str(refused.value).split("`")[1])[2] == f"{tmp_path}/a;reboot/metadata.csv"
