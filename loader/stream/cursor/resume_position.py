@@ -88,9 +88,8 @@ def _check_selection(loaded: StreamState, settings: dict[str, Any]) -> None:
         before, after = (
             words or "all samples (no stream.where, split or quota)" for words in (loaded.selection, now)
         )
-        raise UsageError(
-            f"cannot resume: the state was saved with {before}, and here is {after}; use the same selection, or start"
-            " without a state"
+        raise StateError(
+            f"cannot resume: the state was saved with {before}, and here is {after}", "use the same selection"
         )
 
 
