@@ -20,11 +20,11 @@ class SampleConfig(Settings):
     height: int = Field(ge=1, description="height in pixels")
     width: int = Field(ge=1, description="width in pixels")
     steps: int = Field(50, ge=1, description="solver steps from noise to video")
-    timesteps: tuple[float, ...] | None = Field(
+    timesteps: Annotated[tuple[float, ...], Field(min_length=1)] | Literal["published"] | None = Field(
         None,
-        min_length=1,
-        description="times of the steps in the objective's unit (flow: t, edm: sigma, ddpm: level), falling; null: as"
-        " many as steps, spaced as in training",
+        description="times of the steps in the objective's unit (flow: t, edm: sigma, ddpm: level), falling."
+        " published: as many as steps, at the times of the UniPC that Wan's pipelines sample with. null: as many as"
+        " steps, spaced as in training",
     )
     solver: Solver = Field(
         "euler",
@@ -58,13 +58,15 @@ class SampleConfig(Settings):
 
     @model_validator(mode="after")
     def _steps_are_told_once(self) -> "SampleConfig":
-        if self.timesteps and "steps" in self.model_fields_set and self.steps != len(self.timesteps):
-            raise ValueError(f"steps is {self.steps}, but timesteps are {len(self.timesteps)}: leave one out")
+        if "steps" in self.model_fields_set and self.steps != self.total_steps:
+            raise ValueError(f"steps is {self.steps}, but timesteps are {self.total_steps}: leave one out")
+        if self.timesteps == "published" and self.solver == "few_step":
+            raise ValueError("timesteps=published are those of UniPC, and few_step needs times of its distillation")
         return self
 
     @property
     def total_steps(self) -> int:
-        return len(self.timesteps) if self.timesteps else self.steps
+        return len(self.timesteps) if isinstance(self.timesteps, tuple) else self.steps
 
 
 class LatentParallelConfig(Settings):

@@ -24,7 +24,7 @@ from reelweave.train.sampling.prediction.predictor import Conditions, ModelRunne
 from reelweave.train.sampling.ranks.agreement import check_same
 from reelweave.train.sampling.solvers.noise import starting_noise, step_noise
 from reelweave.train.sampling.solvers.ode import sample
-from reelweave.train.sampling.solvers.schedule import sampling_times
+from reelweave.train.sampling.solvers.schedule import sampling_levels
 
 
 @torch.no_grad()
@@ -181,10 +181,9 @@ class VideoSampler:
         # Levels of the steps; a model in float64 is sampled in it, all others in float32.
         parameter = next(bundle.dit.parameters())
         dtype = torch.float64 if parameter.dtype == torch.float64 else torch.float32
-        times = sampling_times(bundle.objective, self.config, math.prod(bundle.dit.grid(size)))
-        levels = bundle.objective.level(times)
+        levels = sampling_levels(bundle.objective, self.config, math.prod(bundle.dit.grid(size)))
         points = list(zip(levels.signal.tolist(), levels.noise.tolist(), strict=True))
-        levels = levels.to(device, dtype)
+        timesteps, levels = levels.timestep_input, levels.to(device, dtype)
         if self.cache is not None:
             self.cache.clear()
 
@@ -196,7 +195,7 @@ class VideoSampler:
         channels = pass_channels(
             self.trained.first_frames, bundle.dit, len(passes), noise_BCTHW, first_frames_BCTHW, guides
         )
-        predict = self._predictor(passes, channels, times)
+        predict = self._predictor(passes, channels, timesteps)
 
         # One step: predict in the model's dtype, solve in that of the latents.
         def estimate(x_BCTHW: torch.Tensor, index: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -216,6 +215,9 @@ class VideoSampler:
                 "the model's predictions are not finite; take an earlier checkpoint, or less guidance"
             )
         self._check_same(latents_BCTHW, "latents at the end")
+        if first_frames_BCTHW is not None and bundle.dit.keeps_given:
+            # Its predictions lead there, to rounding; with timesteps cut to whole numbers, to a thousandth.
+            latents_BCTHW[:, :, : first_frames_BCTHW.shape[2]] = first_frames_BCTHW
         return latents_BCTHW
 
     @torch.no_grad()
@@ -245,7 +247,7 @@ class VideoSampler:
         return pass_weights(config.guidance, config.guidance_2, config.image_guidance)
 
     def _predictor(
-        self, passes: Sequence[Conditions], channels: Sequence[torch.Tensor] | None, times: torch.Tensor
+        self, passes: Sequence[Conditions], channels: Sequence[torch.Tensor] | None, timesteps: torch.Tensor
     ) -> Predictor:
         layout, low_noise = self.layout, self.layout.low_noise
         weights, low_weights = self._both_weights
@@ -253,7 +255,7 @@ class VideoSampler:
         if low_noise is None:
             return predict
         second = self._guide(low_noise.runner, low_noise.divided, passes, low_weights, channels)
-        return ByTime(predict, second, (times >= low_noise.experts.boundary).tolist())
+        return ByTime(predict, second, (timesteps >= low_noise.experts.boundary).tolist())
 
     def _guide(
         self,

@@ -13,6 +13,7 @@ from reelweave.train.sampling.cache.config import BlockCacheConfig
 from reelweave.train.sampling.config import SampleConfig
 
 _MAX_FPS = 1000
+_PUBLISHED = "published"
 
 _FLAGS = {
     "frames": int,
@@ -92,7 +93,7 @@ def _add_videos(parser: argparse.ArgumentParser) -> None:
             f"--{name.replace('_', '-')}",
             type=kind,
             required=field.is_required(),
-            metavar="T,T,..." if name == "timesteps" else name.upper(),
+            metavar=f"T,T,...|{_PUBLISHED}" if name == "timesteps" else name.upper(),
             help=help_text,
         )
     parser.add_argument(
@@ -209,7 +210,7 @@ def _config(options: argparse.Namespace) -> SampleConfig:
         raise UsageError(f"--fps {options.fps} must be from 1 to {_MAX_FPS}")
     # Options that are given; all others have the defaults of the configuration.
     values: dict[str, Any] = {name: value for name in _FLAGS if (value := getattr(options, name)) is not None}
-    if "timesteps" in values:
+    if values.get("timesteps", _PUBLISHED) != _PUBLISHED:
         values["timesteps"] = tuple(values["timesteps"].split(","))
     # Limits of the cache mean nothing without one.
     thresholds = {"threshold": options.cache_threshold, "min_psnr_db": options.cache_min_psnr}

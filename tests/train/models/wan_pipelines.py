@@ -62,8 +62,8 @@ def configured(folder, form: str, **update) -> TrainConfig:
     return TrainConfig.model_validate({**tiny_config().model_dump(), **values, **update})
 
 
-def pipeline(folder, form: str):
-    """The pipeline of diffusers on a published folder."""
+def pipeline(folder, form: str, is_published: bool = False):
+    """The pipeline of diffusers on a published folder, with the scheduler that it is published with or ours."""
     import diffusers
 
     class EvenTimes(diffusers.FlowMatchEulerDiscreteScheduler):
@@ -81,7 +81,9 @@ def pipeline(folder, form: str):
         for name in ("transformer", "transformer_2")[: 1 + experts]
     ]
     parts = {"transformer": loaded[0], "transformer_2": loaded[1] if experts else None, **told}
-    common = {"tokenizer": None, "text_encoder": None, "scheduler": EvenTimes(shift=3.0)}
+    unipc = {"prediction_type": "flow_prediction", "use_flow_sigmas": True, "flow_shift": 3.0}
+    scheduler = diffusers.UniPCMultistepScheduler(**unipc) if is_published else EvenTimes(shift=3.0)
+    common = {"tokenizer": None, "text_encoder": None, "scheduler": scheduler}
     parts["vae"] = diffusers.AutoencoderKLWan.from_pretrained(folder, subfolder="vae")
     if form in IMAGE:
         pipe = diffusers.WanImageToVideoPipeline(**common, **parts, image_encoder=None, image_processor=None)

@@ -53,18 +53,24 @@ def trained_of(folder, form, **update):
     return with_experts(load_published(configured(folder, form, **update), CPU), CPU)
 
 
+EVEN, PUBLISHED = {"solver": "euler"}, {"solver": "unipc", "timesteps": "published"}
+
+
 @pytest.mark.parametrize(
-    ("form", "guidance"),
+    ("form", "guidance", "solver"),
     [
-        *beyond(0, [("2.2 A14B T2V", (4.0, 3.0)), ("2.2 A14B T2V", (1.0, 1.0))]),
-        ("2.2 A14B I2V", (3.5, 2.0)),
-        ("2.2 TI2V 5B", (5.0, None)),
-        *beyond(0, [("2.1 T2V", (5.0, None))]),
+        *beyond(0, [("2.2 A14B T2V", (4.0, 3.0), EVEN), ("2.2 A14B T2V", (1.0, 1.0), EVEN)]),
+        ("2.2 A14B I2V", (3.5, 2.0), EVEN),
+        ("2.2 TI2V 5B", (5.0, None), EVEN),
+        ("2.2 A14B T2V", (4.0, 3.0), PUBLISHED),
+        *beyond(0, [("2.1 T2V", (5.0, None), EVEN), ("2.1 T2V", (5.0, None), PUBLISHED)]),
+        *beyond(0, [("2.2 A14B I2V", (3.5, 2.0), PUBLISHED), ("2.2 TI2V 5B", (5.0, None), PUBLISHED)]),
     ],
 )
-def test_every_step_is_that_of_the_pipeline(folders, form, guidance):
+def test_every_step_is_that_of_the_pipeline(folders, form, guidance, solver):
+    """At equal times with Euler, and as it is published, with UniPC at times of its own."""
     trained = trained_of(folders[form], form)
-    own = sampler(trained, steps=4, guidance=guidance[0], guidance_2=guidance[1])
+    own = sampler(trained, steps=4, guidance=guidance[0], guidance_2=guidance[1], **solver)
     passes = own.encode([CAPTION])
     pair = trained.experts
     dits = [trained.bundle.dit] if pair is None else [pair.high_noise, pair.low_noise]
@@ -72,7 +78,7 @@ def test_every_step_is_that_of_the_pipeline(folders, form, guidance):
     given = own.encode_frames(picture()) if form in IMAGE else None
     found = own.denoise(passes, [5], lambda: None, given)
 
-    pipe = pipeline(folders[form], form)
+    pipe = pipeline(folders[form], form, is_published=solver is PUBLISHED)
     theirs = calls_of([model for model in (pipe.transformer, pipe.transformer_2) if model is not None])
     embeds = [dits[0].fill_context(*one) for one in passes]
     more = {"negative_prompt_embeds": embeds[1]} if len(embeds) > 1 else {}
@@ -92,7 +98,7 @@ def test_every_step_is_that_of_the_pipeline(folders, form, guidance):
         **more,
     ).frames
     assert [number for number, *_ in calls] == [number for number, *_ in theirs]
-    # t = 0.75 is at the boundary, and so the first expert's.
+    # t = 0.75 is at the boundary, and so the first expert's; UniPC's 0.75037 is cut to it.
     assert [number for number, *_ in calls[:: len(passes)]] == ([0] * 4 if pair is None else [0, 0, 0, 1])
     for (_, x, time), (_, their_x, their_time) in zip(calls, theirs, strict=True):
         assert relative(x, their_x) < 1e-5

@@ -5,11 +5,11 @@ import torch
 from pydantic import ValidationError
 
 from reelweave.loader.errors import UsageError
-from reelweave.train.config.objective import DDPMConfig, EDMConfig, FlowConfig
+from reelweave.train.config.objective import ConstantShift, DDPMConfig, EDMConfig, FlowConfig
 from reelweave.train.objectives.build import build_objective
 from reelweave.train.sampling.config import SampleConfig
 from reelweave.train.sampling.solvers.noise import starting_noise, step_noise
-from reelweave.train.sampling.solvers.schedule import sampling_times
+from reelweave.train.sampling.solvers.schedule import sampling_levels, sampling_times
 
 SIZE = {"frames": 1, "height": 16, "width": 16}
 
@@ -45,6 +45,29 @@ def test_explicit_times_are_taken_as_they_are(objective, given):
 def test_impossible_times_are_refused(objective, given, told):
     with pytest.raises(UsageError, match=told):
         times(objective, timesteps=given)
+
+
+@pytest.mark.parametrize("shift", [1.0, 3.0, 5.0, 7.0])
+@pytest.mark.parametrize("steps", [1, 4, 30, 50, 333, 999])
+def test_published_times_are_those_of_the_published_scheduler(diffusers, shift, steps):
+    scheduler = diffusers.UniPCMultistepScheduler(
+        prediction_type="flow_prediction", use_flow_sigmas=True, flow_shift=shift
+    )
+    scheduler.set_timesteps(steps)
+    objective = build_objective(FlowConfig(shift=ConstantShift(factor=shift)))
+    levels = sampling_levels(objective, SampleConfig(**SIZE, steps=steps, timesteps="published"), 64)
+    assert levels.noise.tolist() == scheduler.sigmas[:-1].double().tolist()
+    assert (1000 * levels.timestep_input).round(decimals=9).tolist() == scheduler.timesteps.tolist()
+
+
+def test_published_times_are_refused_where_none_are_published():
+    with pytest.raises(UsageError, match="those of a flow"):
+        sampling_levels(build_objective(EDMConfig()), SampleConfig(**SIZE, timesteps="published"), 64)
+    with pytest.raises(UsageError, match="take fewer steps"):
+        config = SampleConfig(**SIZE, steps=1000, timesteps="published")
+        sampling_levels(build_objective(FlowConfig()), config, 64)
+    with pytest.raises(ValidationError, match="few_step needs times"):
+        SampleConfig(**SIZE, solver="few_step", timesteps="published")
 
 
 def test_steps_and_times_that_differ_in_number_are_refused():
