@@ -61,7 +61,9 @@ class SampleConfig(Settings):
         if "steps" in self.model_fields_set and self.steps != self.total_steps:
             raise ValueError(f"steps is {self.steps}, but timesteps are {self.total_steps}: leave one out")
         if self.timesteps == "published" and self.solver == "few_step":
-            raise ValueError("timesteps=published are those of UniPC, and few_step needs times of its distillation")
+            raise ValueError(
+                "timesteps=published are those of UniPC, and few_step needs times of its distillation"
+            )
         return self
 
     @property

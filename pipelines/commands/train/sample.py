@@ -1,6 +1,7 @@
 """Generate videos from captions with a trained checkpoint, on one GPU or, under torchrun, on all together.
 
---prompt makes one video, --prompts one for each line of a file. The same command, run again, makes what is missing.
+--prompt makes one video, --prompts one for each line of a file. The same command, run again, completes
+a folder.
 """
 
 import argparse
@@ -31,12 +32,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Generate the videos and write them."""
-    config, requests, out = sample_options.read_options(options)
+    config, requests, out, note = sample_options.read_options(options)
     from reelweave.train.distributed.sent_bytes import count_sent_bytes
     from reelweave.train.distributed.world import join
     from reelweave.train.models.attention.backend import attention_backend
 
     with join(options.device) as world, count_sent_bytes() as sent, ExitStack() as stack:
+        if note and world.rank == 0:
+            stderr().print(note, markup=False, soft_wrap=True)
         # Model and the layout on its ranks.
         trained = _model(options, world)
         of = trained.config
@@ -57,12 +60,12 @@ def run(options: argparse.Namespace) -> int:
         fps = fps_of_files(options.fps, trained.config.model, trained.fps, says=world.rank == 0)
         decode_bytes = None if options.decode_gib is None else int(options.decode_gib * 2**30)
         named = (options.checkpoint, options.checkpoint_2), (options.lora, options.lora_2)
-        many = options.prompts is not None
+        many = not sample_options.is_video(out)
         files = sources_sha256(world, trained, *named, storage_config(options)) if many else None
         job = SamplingRun(world, trained, requests, config, fps, advised.degrees, decode_bytes, files)
         if world.rank == 0:
             say_cut_captions(trained.bundle.text, configs, requests)
-        outputs = (_one if options.prompts is None else _many)(job, world, out)
+        outputs = (_many if many else _one)(job, world, out)
         sent_bytes = [int(text) for text in world.gather_text(str(sent.total))]
         if world.rank > 0:
             return 0
@@ -83,7 +86,7 @@ def run(options: argparse.Namespace) -> int:
             for size, plan in job.decode_plans.items()
         ],
     }
-    if options.prompts is None:
+    if not many:
         result |= {"prompt": options.prompt, **config.model_dump(mode="json")}
     else:
         result |= {

@@ -2,18 +2,20 @@
 
 import argparse
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
 from reelweave.loader.errors import UsageError
 from reelweave.pipelines.configuration.storage_options import add_storage_arguments
 from reelweave.pipelines.sampling.requests import Request, parse_size, read_requests
+from reelweave.pipelines.sampling.run_defaults import read_run_defaults
 from reelweave.train.sampling.cache.config import BlockCacheConfig
 from reelweave.train.sampling.config import SampleConfig
 
 _MAX_FPS = 1000
 _PUBLISHED = "published"
+_OTHER_VIDEOS = (".avi", ".gif", ".m4v", ".mkv", ".mov", ".webm")
 
 _FLAGS = {
     "frames": int,
@@ -27,6 +29,12 @@ _FLAGS = {
     "image_guidance": float,
     "seed": int,
 }
+
+_RUN_DEFAULTS = {
+    "frames": "the most of the run's buckets",
+    "guidance": "5; 1 where the run saw no video without its caption",
+}
+"""Defaults that the run decides, in words."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -81,18 +89,22 @@ def _add_videos(parser: argparse.ArgumentParser) -> None:
         help="a caption per line, or FILE.jsonl with objects: prompt, negative_prompt, seed, size, frames",
     )
     parser.add_argument(
-        "--size", required=True, metavar="HEIGHTxWIDTH", help="size in pixels, such as 64x112"
+        "--size",
+        metavar="HEIGHTxWIDTH",
+        help="size in pixels, such as 64x112 (default: the largest of the run's buckets)",
     )
     for name, kind in _FLAGS.items():
         field = SampleConfig.model_fields[name]
         needs_no_default = field.is_required() or field.default in (None, "")
+        default = _RUN_DEFAULTS.get(name, str(field.default))
         help_text = (
-            field.description if needs_no_default else f"{field.description} (default: {field.default})"
+            field.description
+            if needs_no_default and name not in _RUN_DEFAULTS
+            else f"{field.description} (default: {default})"
         )
         parser.add_argument(
             f"--{name.replace('_', '-')}",
             type=kind,
-            required=field.is_required(),
             metavar=f"T,T,...|{_PUBLISHED}" if name == "timesteps" else name.upper(),
             help=help_text,
         )
@@ -165,24 +177,87 @@ def _add_execution(parser: argparse.ArgumentParser) -> None:
         "--out",
         type=Path,
         metavar="PATH",
-        help="video to write, or folder for --prompts (default: sample.mp4, samples)",
+        help="a name that ends in .mp4: the video to write, for --prompt. Any other: a folder, which a restart"
+        " completes (default: sample.mp4, for --prompts samples)",
     )
 
 
-def read_options(options: argparse.Namespace) -> tuple[SampleConfig, list[Request], Path]:
-    """Return the configuration, the requested videos, and the file or folder to write.
+class Asked(NamedTuple):
+    """What the options ask for.
+
+    Attributes:
+        config: configuration of all videos.
+        requests: the videos.
+        out: file or folder to write.
+        note: what was left to the run, for people; empty: nothing.
+    """
+
+    config: SampleConfig
+    requests: list[Request]
+    out: Path
+    note: str
+
+
+def read_options(options: argparse.Namespace) -> Asked:
+    """Return what the options ask for, completed by the run's own shapes.
 
     Raises:
         UsageError: An option is wrong, or options do not go together.
     """
-    config = _config(options)
     if options.config is not None and options.weights is not None:
         raise UsageError("--weights belongs to --checkpoint; a published model has one kind")
     requests = _requests(options)
     out = options.out or Path("sample.mp4" if options.prompts is None else "samples")
-    if options.prompts is None and out.suffix.lower() != ".mp4":
+    if options.prompts is not None and is_video(out):
+        raise UsageError(
+            f"--out {out}: --prompts makes a folder of videos; give a name that does not end in .mp4"
+        )
+    if out.suffix.lower() in _OTHER_VIDEOS:
         raise UsageError(f"--out {out}: the video is an MP4 file; give a name that ends in .mp4")
-    return config, requests, out
+    values, note = _run_values(options)
+    return Asked(_config(options, values), requests, out, note)
+
+
+def is_video(out: Path) -> bool:
+    """Return whether ``--out`` names one video, and not a folder of videos."""
+    return out.suffix.lower() == ".mp4"
+
+
+def _run_values(options: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    """Return size, frames and guidance that are left out, as the run has them, and a line for people.
+
+    Raises:
+        UsageError: the run does not say them.
+    """
+    wants_shape = options.size is None or options.frames is None
+    wants_guidance = options.checkpoint is not None and options.guidance is options.guidance_2 is None
+    # A negative prompt needs no model that knows videos without captions.
+    wants_guidance = wants_guidance and not options.negative_prompt and options.image_guidance is None
+    if not wants_shape and not wants_guidance:
+        return {}, ""
+    run = read_run_defaults(options)
+    values: dict[str, Any] = {}
+    notes: list[str] = []
+    size, frames = run.largest()
+    if options.size is None:
+        if size is None:
+            raise UsageError(
+                f"give --size, such as --size 64x112: {run.source} does not say the sizes of its run"
+            )
+        values["height"], values["width"] = size
+        notes.append(f"--size {size[0]}x{size[1]}")
+    if options.frames is None:
+        if frames is None:
+            raise UsageError(
+                f"give --frames, such as --frames 17: {run.source} does not say those of its run"
+            )
+        values["frames"] = frames
+        notes.append(f"--frames {frames}")
+    notes = [f"{' '.join(notes)}, the largest of its buckets"] if notes else []
+    if wants_guidance and not run.knows_no_caption:
+        values["guidance"] = 1.0
+        notes.append("--guidance 1, since it was trained with objective.caption_dropout=0")
+    return values, f"{run.source}: {'; '.join(notes)}" if notes else ""
 
 
 def _requests(options: argparse.Namespace) -> list[Request]:
@@ -199,11 +274,14 @@ def _requests(options: argparse.Namespace) -> list[Request]:
     return read_requests(options.prompts)
 
 
-def _config(options: argparse.Namespace) -> SampleConfig:
-    try:
-        height, width = parse_size(options.size)
-    except ValueError as error:
-        raise UsageError(f"--size {error}") from error
+def _config(options: argparse.Namespace, run: dict[str, Any]) -> SampleConfig:
+    """Return the configuration of the options; ``run`` has what they leave to the run."""
+    size = {}
+    if options.size is not None:
+        try:
+            size = dict(zip(("height", "width"), parse_size(options.size), strict=True))
+        except ValueError as error:
+            raise UsageError(f"--size {error}") from error
     if options.decode_gib is not None and not options.decode_gib > 0:
         raise UsageError(f"--decode-gib {options.decode_gib:g} must be above 0")
     if options.fps is not None and not 1 <= options.fps <= _MAX_FPS:
@@ -222,14 +300,14 @@ def _config(options: argparse.Namespace) -> SampleConfig:
             "--cache-threshold and --cache-min-psnr belong to --cache: add it, or leave them out"
         )
     try:
-        return SampleConfig(height=height, width=width, batched=options.batched, **values)
+        return SampleConfig(batched=options.batched, **run, **size, **values)
     except ValidationError as error:
         # The configuration's own words, with the option that it was set by.
         first = error.errors()[0]
         if not first["loc"]:
             raise UsageError(f"--timesteps: {first['msg'].removeprefix('Value error, ')}") from error
         name = (
-            "-".join(part for part in first["loc"] if isinstance(part, str))
+            "-".join(part for part in first["loc"] if isinstance(part, str) and part.isidentifier())
             .replace("_", "-")
             .removesuffix("-db")
         )

@@ -176,3 +176,69 @@ def test_what_guidance_of_one_would_pass_over_is_refused(
     status, _, err = ends(capsys, trained, "--prompt", "a", "--guidance", "1", *option, "--out", str(out))
     assert status == 2
     assert f"guidance=1 runs the caption alone, and {option[0][2:].replace('-', '_')} would do nothing" in err
+
+
+class PlannedClips(ClipStream):
+    """A stream whose last stage has shapes of its own."""
+
+    dataset_names = ("clips",)
+    plan_keys = {  # noqa: RUF012 - as a stream has them
+        "buckets": {"frames": [1, 5], "sizes": [[16, 24], [25, 33], [24, 16]]},
+        "curriculum": [{"until_step": 1}, {"until_step": None, "frames": [1, 9, 5], "sizes": None}],
+    }
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("streamed") / "run"
+    Trainer(tiny_config(1), PlannedClips(), out).run()
+    return out
+
+
+def test_what_is_left_out_is_the_runs(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["sample", "--checkpoint", str(run), "--prompt", "a wave", "--steps", "1", "--json"]
+    assert main([*words, "--out", str(tmp_path / "x.mp4")]) == 0
+    said = capsys.readouterr()
+    values = json.loads(said.out)
+    # An MP4 has no odd sizes, and of equal areas the first counts.
+    assert (values["height"], values["width"], values["frames"], values["guidance"]) == (16, 24, 9, 5.0)
+    assert "--size 16x24 --frames 9, the largest of its buckets" in " ".join(said.err.split())
+    assert main([*words, "--out", str(tmp_path / "y.mp4"), "--size", "24x16"]) == 0
+    said = capsys.readouterr()
+    assert json.loads(said.out)["height"] == 24
+    assert "step-000001: --frames 9, the largest of its buckets" in " ".join(said.err.split())
+
+
+def test_a_run_without_a_stream_needs_a_size(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sample", "--checkpoint", str(trained), "--prompt", "a wave"]) == 2
+    assert "give --size, such as --size 64x112: " in capsys.readouterr().err
+
+
+def test_a_run_that_knows_no_empty_caption_is_sampled_without_guidance(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tiny_config(1)
+    objective = config.objective.model_copy(update={"caption_dropout": 0.0})
+    Trainer(config.model_copy(update={"objective": objective}), ClipStream(), tmp_path / "run").run()
+    words = ["sample", "--checkpoint", str(tmp_path / "run"), *SIZE, "--prompt", "a wave", "--json"]
+    assert main([*words, "--out", str(tmp_path / "x.mp4")]) == 0
+    said = capsys.readouterr()
+    assert json.loads(said.out)["guidance"] == 1.0
+    assert "--guidance 1, since it was trained with objective.caption_dropout=0" in " ".join(said.err.split())
+    assert main([*words, "--out", str(tmp_path / "x.mp4"), "--guidance", "3"]) == 2
+    assert "sample with guidance=1" in capsys.readouterr().err
+
+
+def test_any_other_name_than_a_video_is_a_folder(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, video, prompts = tmp_path / "videos", tmp_path / "x.mp4", tmp_path / "prompts.txt"
+    status, said, err = ends(capsys, trained, "--prompt", "a wave", "--out", str(folder))
+    assert (status, said["made"]) == (0, 1), err
+    assert ends(capsys, trained, "--prompt", "a wave", "--out", str(video))[0] == 0
+    assert (folder / "000000.mp4").read_bytes() == video.read_bytes()
+    assert ends(capsys, trained, "--prompt", "a wave", "--out", str(folder))[1]["made"] == 0
+    prompts.write_text("a wave\n")
+    status, _, err = ends(capsys, trained, "--prompts", str(prompts), "--out", str(video))
+    assert status == 2
+    assert "--prompts makes a folder of videos" in err

@@ -44,7 +44,9 @@ def _published_levels(objective: Objective, steps: int, tokens: int) -> Level:
             "timesteps=published are those of a flow, and the model was trained with another objective: leave them out"
         )
     if steps >= _PUBLISHED_LEVELS:
-        raise UsageError(f"steps={steps}: published flows have {_PUBLISHED_LEVELS} timesteps, so take fewer steps")
+        raise UsageError(
+            f"steps={steps}: published flows have {_PUBLISHED_LEVELS} timesteps, so take fewer steps"
+        )
     # NumPy's spacing, whose last bits decide where a timestep is cut.
     even = torch.from_numpy(np.linspace(1, 1 / _PUBLISHED_LEVELS, steps + 1)[:-1])
     times = shift_time(even, shift_factor(objective.config.shift, tokens)).clamp(max=1 - _BESIDE_NOISE)
