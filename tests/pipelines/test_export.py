@@ -13,10 +13,13 @@ from reelweave.pipelines.cli import main
 from reelweave.train.checkpoint.saver import Checkpoints
 from reelweave.train.checkpoint.state import CheckpointState
 from reelweave.train.config.checkpoint import CheckpointConfig
-from reelweave.train.config.lora import LoraConfig
+from reelweave.train.config.lora import LORA_FILE, LoraConfig
 from reelweave.train.config.optimizer import EmaConfig
 from reelweave.train.distributed.world import World
 from reelweave.train.loop.trainer import Trainer
+from reelweave.train.models.published.weights import PublishedModel
+from reelweave.train.sampling.trained.export import export
+from reelweave.train.sampling.trained.load import load_trained
 from tests.s3server import make_bucket, s3_server
 from tests.train.checkpoint import sharded
 from tests.train.clips import ClipStream, tiny_config
@@ -150,6 +153,27 @@ def test_a_published_run_is_exported_by_the_names_of_other_tools(tmp_path: Path,
     assert "head.head.weight" in load_file(whole)
     with safe_open(native, framework="pt") as file:
         assert set(file.metadata()) == {"format", "reelweave_base", "reelweave_rank"}
+
+
+def test_adapters_are_exported_without_the_weights_under_them(tmp_path: Path, capsys, monkeypatch) -> None:
+    """Whose 14B parameters a host that only writes 100 MB need not hold."""
+    Trainer(run_config(tmp_path, "wan", 2, lora={"rank": 2}), ClipStream(), tmp_path / "run").run()
+    run, whole, alone = str(tmp_path / "run"), tmp_path / "whole", tmp_path / "alone"
+    trained = load_trained(run, torch.device("cpu"))
+    export(trained, whole)
+
+    def load_(*_: object) -> None:
+        raise AssertionError("the weights under the adapters are read")
+
+    monkeypatch.setattr(PublishedModel, "load_", load_)
+    assert main(["export", run, "--out", str(alone)]) == 0
+    assert (alone / LORA_FILE).read_bytes() == (whole / LORA_FILE).read_bytes()
+    for form in ("native", "kohya"):
+        file = str(tmp_path / f"{form}.safetensors")
+        assert main(["export", run, "--out", file, "--format", form]) == 0
+    capsys.readouterr()
+    assert main(["export", run, "--out", file, "--format", "kohya", "--merge"]) == 2
+    assert "has names for adapters alone" in " ".join(capsys.readouterr().err.split())
 
 
 def test_a_folder_is_rounded_on_request(tmp_path: Path) -> None:

@@ -7,6 +7,8 @@ FILE.safetensors has the trained weights by our names, and the model is not load
 """
 
 import argparse
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +19,9 @@ from reelweave.pipelines.terminal.console import print_json, stderr, stdout
 from reelweave.pipelines.terminal.files import output_target, say_replaced
 
 if TYPE_CHECKING:
+    from reelweave.train.config.parts import ModulesConfig
     from reelweave.train.config.run import TrainConfig
+    from reelweave.train.sampling.trained.load import Trained
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -107,13 +111,15 @@ def _file(options: argparse.Namespace, config: StorageConfig) -> dict[str, Any]:
 
 def _native(options: argparse.Namespace, config: StorageConfig) -> dict[str, Any]:
     """Write one file by native names."""
-    from reelweave.train.distributed.world import join
-    from reelweave.train.sampling.trained.load import load_trained
-    from reelweave.train.sampling.trained.native import export_native
+    from reelweave.train.checkpoint.weights import weights_of
+    from reelweave.train.sampling.trained.load import run_config
+    from reelweave.train.sampling.trained.native import check_native, export_native
 
     target, path = _output(options.out, config)
-    with join("cpu") as world:
-        trained = load_trained(options.checkpoint, world.device, options.weights, config)
+    saved = weights_of(options.checkpoint, options.weights, config)
+    modules = run_config(saved).modules
+    check_native(saved.uri, modules, options.format, options.merge)  # before a model is loaded
+    with _loaded(options, config, modules) as trained:
         exported = export_native(trained, options.format, target, path, options.merge, options.dtype)
     _say_rounding(trained.config, options)
     written = exported._asdict()
@@ -134,9 +140,8 @@ def _output(out: str, config: StorageConfig) -> tuple[Storage, str]:
 def _folder(options: argparse.Namespace, config: StorageConfig) -> dict[str, Any]:
     from reelweave.train.checkpoint.new_folder import check_new
     from reelweave.train.checkpoint.weights import weights_of
-    from reelweave.train.distributed.world import join
     from reelweave.train.sampling.trained.export import export
-    from reelweave.train.sampling.trained.load import load_trained
+    from reelweave.train.sampling.trained.load import run_config
     from reelweave.train.vae.export import export as export_vae
 
     if "://" in options.out:
@@ -151,11 +156,25 @@ def _folder(options: argparse.Namespace, config: StorageConfig) -> dict[str, Any
             raise UsageError("--merge is for adapters; a tokenizer has none")
         export_vae(saved, out, options.dtype)
         return {"step": saved.state.step, "weights": saved.group}
-    with join("cpu") as world:
-        trained = load_trained(options.checkpoint, world.device, options.weights, config)
+    with _loaded(options, config, run_config(saved).modules) as trained:
         export(trained, out, options.merge, options.dtype)
     _say_rounding(trained.config, options)
     return {"step": trained.step, "weights": trained.weights, "merged": options.merge}
+
+
+@contextmanager
+def _loaded(
+    options: argparse.Namespace, config: StorageConfig, modules: "ModulesConfig"
+) -> Iterator["Trained"]:
+    """Load what is exported: of adapters of a published model not the weights under them, which may be large."""
+    from reelweave.train.distributed.world import join
+    from reelweave.train.sampling.trained.load import load_adapters_alone, load_trained
+
+    with join("cpu") as world:
+        if modules.lora is not None and modules.model.kind == "diffusers" and not options.merge:
+            yield load_adapters_alone(options.checkpoint, options.weights, config)
+        else:
+            yield load_trained(options.checkpoint, world.device, options.weights, config)
 
 
 def _say_rounding(config: "TrainConfig", options: argparse.Namespace) -> None:

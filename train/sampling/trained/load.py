@@ -103,6 +103,30 @@ def load_trained(
     return Trained(saved.uri, config, model, state.step, saved.group, base=state.base, fps=sampled_fps(state))
 
 
+def load_adapters_alone(
+    named: str,
+    weights: Group | None = None,
+    storage: StorageConfig = StorageConfig(),  # noqa: B008 - frozen
+) -> Trained:
+    """Load the adapters of a run on a published model, whose own weights stay on the meta device, as do the encoders.
+
+    Arguments and errors as in `load_trained`.
+
+    Raises:
+        UsageError: the run trained no adapters of a published model.
+    """
+    saved, config = trained_weights(named, weights, storage)
+    if config.lora is None or not isinstance(config.model, DiffusersConfig):
+        raise UsageError(f"{saved.uri} has no adapters of a published model")
+    bundle = Bundle(config.modules, meta=True, unread=True)
+    for name, module in bundle.dit.named_modules():
+        if ".lora_" in name:
+            module.to_empty(device="cpu")
+    saved.load_(bundle.trained_weights())
+    state = saved.state
+    return Trained(saved.uri, config, bundle, state.step, saved.group, base=state.base)
+
+
 def sampled_fps(state: CheckpointState) -> float | None:
     """Return the frames per second that a run sampled clips at; None: at whatever rates they have, or unknown."""
     plans = state.plans or {}
@@ -132,12 +156,7 @@ def trained_weights(
         encoders: False leaves VAE and text encoders uncompared.
     """
     saved = weights_of(named, weights, storage)
-    try:
-        config = TrainConfig.model_validate(saved.state.config)
-    except ValidationError as error:
-        raise UsageError(
-            f"{saved.uri} describes a model that this version does not know: {first_line(error)}"
-        ) from error
+    config = run_config(saved)
     lora = keep_base(config.lora, saved.state.base)
     if lora is not None:
         lora = lora.model_copy(update={"start_from": None})  # what was trained since is in the checkpoint
@@ -149,6 +168,20 @@ def trained_weights(
 
     on_first(world or ALONE, compare)  # which reads the files for all, and says once what differs
     return saved, config
+
+
+def run_config(saved: Weights) -> TrainConfig:
+    """Return the configuration of a checkpoint's run.
+
+    Raises:
+        UsageError: it describes what this version does not know.
+    """
+    try:
+        return TrainConfig.model_validate(saved.state.config)
+    except ValidationError as error:
+        raise UsageError(
+            f"{saved.uri} describes a model that this version does not know: {first_line(error)}"
+        ) from error
 
 
 class Adapters(NamedTuple):

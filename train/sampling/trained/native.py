@@ -10,6 +10,8 @@ from reelweave.loader.errors import UsageError
 from reelweave.loader.storage import Storage
 from reelweave.train.checkpoint.files import file_of_tensors
 from reelweave.train.config.lora import LoraConfig
+from reelweave.train.config.model import DiffusersConfig
+from reelweave.train.config.parts import ModulesConfig
 from reelweave.train.models.lora import adapter_weights, merge
 from reelweave.train.models.published.formats.adapters import LORA_RANK
 from reelweave.train.models.published.formats.fused import join_adapters
@@ -60,16 +62,9 @@ def export_native(
     Raises:
         UsageError: the model has no native names, the format cannot hold it, or there are no adapters to merge.
     """
-    (dit, names), lora = _named_model(trained), trained.config.lora
-    if merged and lora is None:
-        raise UsageError(f"{trained.checkpoint} has no adapters to merge; export it as it is")
-    whole, note = merged or lora is None, ""
-    if whole and form == "kohya":
-        raise UsageError(
-            f"--format kohya has names for adapters alone, and {trained.checkpoint} is exported whole: take --format"
-            " native"
-        )
-    if whole:
+    check_native(trained.checkpoint, trained.config.modules, form, merged)
+    (dit, names), lora, note = _named_model(trained), trained.config.lora, ""
+    if merged or lora is None:
         rounded = rounding(trained.bundle, dtype)
         if lora is not None:
             merge(dit, rounded if dtype else None)
@@ -84,12 +79,35 @@ def export_native(
         tensors = {name: join(name, "meta") for name in held}
         size, content = file_of_tensors(tensors, {}, lambda name: join(name, "cpu"))
     else:
-        assert lora is not None
         tensors, note = _adapters(dit, lora, names, form, dtype)
         tensors = {name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()}
         size, content = file_of_tensors(tensors, file_metadata(trained) | {LORA_RANK: str(lora.rank)})
     target.write_chunks(path, content, size)
     return NativeExport(len(tensors), sum(tensor.numel() for tensor in tensors.values()), merged, note)
+
+
+def check_native(checkpoint: str, modules: ModulesConfig, form: NativeFormat, merged: bool) -> None:
+    """Check that a run can be written by native names, as far as its configuration tells.
+
+    Args:
+        checkpoint: URI of its checkpoint.
+        modules: modules of the run.
+        form: format of the file.
+        merged: adapters are merged into their layers.
+
+    Raises:
+        UsageError: it is a model of ours, there are no adapters to merge, or kohya's names are asked of a whole model.
+    """
+    if not isinstance(modules.model, DiffusersConfig):
+        raise UsageError(
+            f"{checkpoint} is a model of ours, which no original repository has names for: leave --format out"
+        )
+    if merged and modules.lora is None:
+        raise UsageError(f"{checkpoint} has no adapters to merge; export it as it is")
+    if form == "kohya" and (merged or modules.lora is None):
+        raise UsageError(
+            f"--format kohya has names for adapters alone, and {checkpoint} is exported whole: take --format native"
+        )
 
 
 def _named_model(trained: Trained) -> tuple[DiffusersDenoiser, NativeNames]:
@@ -99,10 +117,7 @@ def _named_model(trained: Trained) -> tuple[DiffusersDenoiser, NativeNames]:
         UsageError: it has none.
     """
     dit = trained.bundle.dit
-    if not isinstance(dit, DiffusersDenoiser):
-        raise UsageError(
-            f"{trained.checkpoint} is a model of ours, which no original repository has names for: leave --format out"
-        )
+    assert isinstance(dit, DiffusersDenoiser), "see `check_native`"
     if dit.native_names is None:
         raise UsageError(
             f"{dit.source} has no native names here: leave --format out, for the names of diffusers"
