@@ -7,6 +7,7 @@ process is bound to one processor, and it prints how many Ray was told, and how 
 """
 
 import os
+import stat
 import subprocess
 import sys
 from contextlib import suppress
@@ -44,7 +45,9 @@ def serve() -> None:
     idle = sum(_is_worker(pid) for raylet in _children(os.getpid()) for pid in _children(raylet))
     stages = [Stage("same", Same(), keeps=True, cpus=0.5)]
     results = list(run_on_ray([{"n": n} for n in range(RESULTS)], stages))
-    print(ray.get_runtime_context().gcs_address, len(results), *told, idle, flush=True)
+    session = Path(ray._private.worker.global_worker.node.get_session_dir_path())
+    open_to = stat.S_IMODE(session.parents[1].stat().st_mode)
+    print(ray.get_runtime_context().gcs_address, len(results), *told, idle, open_to, flush=True)
     sys.stdin.read()
     ray.shutdown()
 
@@ -67,12 +70,22 @@ def _read(path: Path) -> bytes:
 
 
 class Started(NamedTuple):
-    """What a host printed: the address of Ray, results, processors of the first start, idle workers, standard error."""
+    """What a host printed.
+
+    Attributes:
+        address: address of Ray.
+        results: number of results.
+        processors: processors of the first start.
+        idle_workers: workers before any task.
+        folder_mode: who may enter the folder that holds its own.
+        errors: standard error.
+    """
 
     address: str
     results: int
     processors: int
     idle_workers: int
+    folder_mode: int
     errors: str
 
 

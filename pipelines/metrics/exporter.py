@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from threading import Lock
+from typing import Any
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -10,6 +11,7 @@ from prometheus_client.registry import Collector
 
 from reelweave.loader.errors import RunError, UsageError, first_line
 from reelweave.pipelines.metrics.sample import Metric, MetricSample, Place
+from reelweave.pipelines.report.serve.hosts import names_loopback
 
 UP = Metric("reelweave_up", "1 if the place could be read, else 0.", ("place",))
 
@@ -66,3 +68,23 @@ def registry_of(sources: Sequence[Place], say: Callable[[str], None]) -> Collect
 def _family(metric: Metric) -> CounterMetricFamily | GaugeMetricFamily:
     kind = CounterMetricFamily if metric.counter else GaugeMetricFamily
     return kind(metric.name, metric.meaning, labels=metric.labels)
+
+
+def only_for_loopback(application: Any, port: int, host: str) -> Any:
+    """Return a WSGI application that refuses requests whose ``Host`` is not this server's.
+
+    A page of another site could else read the numbers by a name that it points here (DNS rebinding).
+
+    Args:
+        application: WSGI application of the numbers.
+        port: port of the server.
+        host: loopback address that it listens on.
+    """
+
+    def guarded(environment: dict[str, Any], start_response: Any) -> Any:
+        if names_loopback(environment.get("HTTP_HOST", ""), port, host):
+            return application(environment, start_response)
+        start_response("421 Misdirected Request", [("Content-Type", "text/plain")])
+        return [b"Misdirected Request\n"]
+
+    return guarded

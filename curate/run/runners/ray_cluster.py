@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from reelweave.curate.run.runners.ray_errors import describe_error
+from reelweave.curate.run.runners.ray_folder import ray_folder
 from reelweave.curate.run.runners.ray_token import keep_token
 from reelweave.curate.run.runners.reservations import Resources
 from reelweave.loader.base.processors import memory_limit, processors
@@ -51,7 +52,6 @@ def start_ray() -> Any:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     # Its C++ core writes notes for its developers to our terminal, even one that it now writes none.
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
-    alone = {} if address else _own_ray()
     if address:
         # Attempts to join, of 40 s each where something listens that is no cluster; Ray would make twenty.
         os.environ.setdefault("RAY_gcs_server_port_wait_time_s", "1")
@@ -65,6 +65,7 @@ def start_ray() -> Any:
         os.environ.setdefault("RAY_prestart_worker_first_driver", "0")
         keep_token(Path(os.path.expanduser("~/.ray")))  # noqa: PTH111 - expanduser of Path raises without a home
     try:
+        alone = {} if address else _own_ray()
         _check_listens(address or "")
         with _keeping_sigterm(), _held_back():
             for attempts_left in reversed(range(1 if address else _STARTS)):
@@ -110,8 +111,16 @@ def _own_ray() -> dict[str, Any]:
     """Return the options of a Ray on this machine alone, with what this process may use of it.
 
     Ray itself would count all that the machine has, and join any cluster that was started on it.
+
+    Raises:
+        OSError: there is no folder for it that only this user may enter.
     """
-    options: dict[str, Any] = {"address": "local", "num_cpus": processors(), "include_dashboard": False}
+    options: dict[str, Any] = {
+        "address": "local",
+        "num_cpus": processors(),
+        "include_dashboard": False,
+        "_temp_dir": str(ray_folder()),
+    }
     limit = memory_limit()
     if limit and limit < os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"):
         options["_memory"] = int(_WORKERS_SHARE * limit)

@@ -52,7 +52,8 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError("a place is given twice; its numbers would be, too")
     from prometheus_client import generate_latest, start_http_server
 
-    from reelweave.pipelines.metrics.exporter import registry_of
+    from reelweave.pipelines.metrics.exporter import only_for_loopback, registry_of
+    from reelweave.pipelines.report.serve.hosts import is_loopback
 
     config = storage_config(options)
     registry = registry_of([_place(name, config) for name in options.places], _say)
@@ -65,6 +66,8 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError(
             f"cannot listen on {options.host}, port {options.port}: {error}; give another --host or --port"
         ) from error
+    if is_loopback(options.host):
+        server.set_app(only_for_loopback(server.get_app(), server.server_port, options.host))
     host = f"[{options.host}]" if ":" in options.host else options.host
     url = f"http://{host}:{server.server_port}/metrics"
     if options.json:

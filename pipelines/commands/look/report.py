@@ -90,9 +90,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--host",
         metavar="ADDRESS",
-        help="with --serve: address to listen on (default: 127.0.0.1; another puts a token into the URL)",
+        help="with --serve: address to listen on (default: 127.0.0.1)",
     )
     parser.add_argument("--port", type=int, metavar="N", help="with --serve: port (default: a free one)")
+    parser.add_argument(
+        "--no-token",
+        action="store_true",
+        help="with --serve: an address without a token, for whoever reaches the port, other users of this machine too",
+    )
     report_steps.add_arguments(parser.add_argument_group("steps of a cluster"))
 
 
@@ -110,8 +115,8 @@ def run(options: argparse.Namespace) -> int:
             f"{options.dataset} is a blend: report each of its datasets, or plan its steps:"
             f" {hint('plan', options.dataset)}"
         )
-    if not options.serve and (options.host is not None or options.port is not None):
-        raise UsageError("--host and --port are of --serve; add it to serve the report")
+    if not options.serve and (options.host is not None or options.port is not None or options.no_token):
+        raise UsageError("--host, --port and --no-token are of --serve; add it to serve the report")
     kind = kind_of(options.dataset)
     if kind == "run" or options.others:
         report_steps.refuse(options)

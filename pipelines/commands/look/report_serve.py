@@ -15,13 +15,13 @@ def serve(pages: "Pages", options: argparse.Namespace, named: dict[str, Any]) ->
 
     Args:
         pages: pages to serve.
-        options: ``host``, ``port`` and ``json``.
+        options: ``host``, ``port``, ``no_token`` and ``json``.
         named: description of the pages, for ``--json``.
     """
     from reelweave.pipelines.report.serve.server import ReportServer
 
     host = "127.0.0.1" if options.host is None else options.host
-    with ReportServer(pages, host, options.port or 0) as server:
+    with ReportServer(pages, host, options.port or 0, not options.no_token) as server:
         if options.json:
             print_json({**named, "url": server.url})
         else:

@@ -1,28 +1,38 @@
-"""Web server of a report on loopback, or behind a token: what its pages hold, and nothing else.
+"""Web server of a report behind a token: what its pages hold, and nothing else.
 
-Requests from pages of other hosts are refused by their ``Host`` header, which a page cannot set (DNS rebinding).
+The token keeps other users of this machine out, too. Requests from pages of other hosts are refused by their ``Host``
+header, which a page cannot set (DNS rebinding).
 """
 
+import errno
 import hmac
 import ipaddress
 import re
 import secrets
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import BoundedSemaphore
 from typing import Any, Protocol
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from reelweave.loader.errors import RunError, UsageError
 from reelweave.pipelines.report.clips.media import ClipBytes
+from reelweave.pipelines.report.serve.hosts import host_name, is_loopback, names_loopback
+from reelweave.pipelines.report.serve.waiting import WaitingConnections
 from reelweave.pipelines.report.web.files import POLICY
 
 _BLOCK_BYTES = 1 << 20
+_HEADERS_S = 10.0
+"""Seconds in which a new connection must send a request, in however many pieces."""
 _IDLE_S = 60.0
+_PAUSE_S = 0.1
 _MOST_REQUESTS = 64
+_ROOM = 8
+"""Connections that are closed where no descriptor is free."""
 _RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
 _TYPES = {
     "html": "text/html; charset=utf-8",
@@ -64,11 +74,13 @@ class ReportServer(ThreadingHTTPServer):
 
     Args:
         pages: pages to serve.
-        host: address to listen on; any but loopback puts a token into the address.
+        host: address to listen on.
         port: port to listen on; 0 for a free one.
+        has_token: whether paths begin with a secret token, which whoever reaches the port must know.
 
     Attributes:
-        token: first part of every path; "" on loopback.
+        token: first part of every path; "" for none.
+        waiting: connections without a request that is answered.
 
     Raises:
         UsageError: the address cannot be listened on.
@@ -77,7 +89,7 @@ class ReportServer(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 32
 
-    def __init__(self, pages: Pages, host: str, port: int) -> None:
+    def __init__(self, pages: Pages, host: str, port: int, has_token: bool = True) -> None:
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
             super().__init__((host, port), _Handler)
@@ -86,8 +98,9 @@ class ReportServer(ThreadingHTTPServer):
                 f"cannot listen on {host}, port {port}: {error}; give another --host or --port"
             ) from error
         self.pages, self.host = pages, host
-        self.token = "" if is_loopback(host) else secrets.token_urlsafe(24)
+        self.token = secrets.token_urlsafe(24) if has_token else ""
         self.places = BoundedSemaphore(_MOST_REQUESTS)
+        self.waiting = WaitingConnections()
 
     @property
     def port(self) -> int:
@@ -103,18 +116,38 @@ class ReportServer(ThreadingHTTPServer):
 
     def knows_host(self, header: str) -> bool:
         """Return whether a request's ``Host`` names this server."""
-        try:
-            parts = urlsplit(f"//{header}")
-            port, name = parts.port, (parts.hostname or "").lower()
-        except ValueError:
-            return False
-        if port != self.port:
-            return False
         if is_loopback(self.host):
-            return name in ("localhost", "127.0.0.1", "::1", self.host.lower())
+            return names_loopback(header, self.port, self.host)
+        name = host_name(header, self.port)
+        if name is None:
+            return False
         with suppress(ValueError):
             return bool(ipaddress.ip_address(name))  # no name that another could point elsewhere
         return name in (self.host.lower(), socket.gethostname().lower())
+
+    def get_request(self) -> tuple[Any, Any]:
+        """Accept a connection; without a free descriptor, make room and wait, where accepting again would spin."""
+        try:
+            return super().get_request()
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                self.waiting.close_oldest(_ROOM)
+                time.sleep(_PAUSE_S)
+            raise
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer a connection in a thread of its own, if its request arrives in time."""
+        self.waiting.add(request, _HEADERS_S)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        """Close a connection."""
+        self.waiting.remove(request)
+        super().shutdown_request(request)
+
+    def service_actions(self) -> None:
+        """Close connections whose request does not arrive; called twice a second."""
+        self.waiting.close_overdue()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Say nothing of readers who went away."""
@@ -128,8 +161,14 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answer with a file or a part of a clip."""
+        path = self._authorized_path()
+        if path is None:
+            return
+        waiting = self.server.waiting
+        waiting.remove(self.connection)
         with self.server.places:
-            self._answer()
+            self._answer(path)
+        waiting.add(self.connection, _IDLE_S)
 
     do_HEAD = do_GET
 
@@ -142,15 +181,18 @@ class _Handler(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base's name
         """Log nothing: addresses hold the token."""
 
-    def _answer(self) -> None:
+    def _authorized_path(self) -> str | None:
+        """Return the path of a request for this server with its token; refuse any other, and return None."""
         hosts = self.headers.get_all("Host") or []
         if len(hosts) != 1 or not self.server.knows_host(hosts[0]):
             self._fail(HTTPStatus.MISDIRECTED_REQUEST)
-            return
+            return None
         path = self._path()
         if path is None:
             self._fail(HTTPStatus.FORBIDDEN)
-            return
+        return path
+
+    def _answer(self, path: str) -> None:
         try:
             content = self.server.pages.find(path)
         except (RunError, UsageError):
@@ -208,14 +250,6 @@ class _Handler(BaseHTTPRequestHandler):
         self._begin(status, ("Content-Type", "text/plain"), ("Content-Length", str(len(text))), *headers)
         if self.command != "HEAD":
             self.wfile.write(text)
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether only this machine reaches an address."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"
 
 
 def _span(range_header: str | None, size: int) -> tuple[int, int, bool] | None:

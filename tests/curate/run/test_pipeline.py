@@ -324,6 +324,7 @@ def test_ray_is_told_the_processors_of_this_process_and_not_of_the_machine(ray_s
 
 def test_ray_starts_no_worker_before_there_is_work(ray_started: Started) -> None:
     assert ray_started.idle_workers == 0
+    assert ray_started.folder_mode == 0o700
 
 
 @thorough

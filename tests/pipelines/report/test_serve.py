@@ -2,15 +2,18 @@
 
 import http.client
 import json
+import resource
 import signal
+import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 from urllib.request import urlopen
 
 import pytest
@@ -57,6 +60,11 @@ def server(curated: Path) -> Iterator[ReportServer]:
 
 
 def ask(server: ReportServer, path: str, method: str = "GET", **headers: str) -> Answer:
+    """Ask for a path behind the token."""
+    return ask_anyhow(server, f"/{server.token}{path}", method, **headers)
+
+
+def ask_anyhow(server: ReportServer, path: str, method: str = "GET", **headers: str) -> Answer:
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=240)
     try:
         connection.putrequest(method, path, skip_host="Host" in headers)
@@ -206,16 +214,88 @@ def test_other_hosts_and_methods_are_refused(server: ReportServer) -> None:
         assert ask(server, "/", method)[0] == 405
 
 
-def test_beyond_loopback_every_path_needs_the_token(curated: Path) -> None:
-    # Listens on loopback as every test does; what it would answer elsewhere is decided by the token.
-    with served(open_dataset(curated), StorageConfig()) as server:
-        server.token = "secret-token"
-        key, clip = clip_of(curated, "kept")
-        for path in ("/", "/index.html", "/secret-toke/index.html", f"/clip/{key}.mp4", "/%00/index.html"):
-            assert ask(server, path)[0] == 403
-        assert ask(server, "/secret-token/")[0] == 200
-        assert ask(server, f"/secret-token/clip/{key}.mp4")[2] == clip
-        assert server.url.endswith("/secret-token/")
+def test_every_path_needs_the_token(server: ReportServer, curated: Path) -> None:
+    """On loopback, too: other users of this machine reach the port."""
+    key, clip = clip_of(curated, "kept")
+    for path in (
+        "/",
+        "/index.html",
+        f"/{server.token[:-1]}/index.html",
+        f"/clip/{key}.mp4",
+        "/%00/index.html",
+    ):
+        assert ask_anyhow(server, path)[0] == 403
+    assert ask_anyhow(server, f"/{server.token}/")[0] == 200
+    assert ask_anyhow(server, f"/{server.token}/clip/{key}.mp4")[2] == clip
+    assert server.url.endswith(f"/{server.token}/")
+    assert len(server.token) > 30
+    with ReportServer(server.pages, "127.0.0.1", 0) as other:
+        assert other.token != server.token
+    with ReportServer(server.pages, "127.0.0.1", 0, has_token=False) as other:
+        assert other.url == f"http://127.0.0.1:{other.port}/"
+
+
+def drip(server: ReportServer, count: int) -> list[socket.socket]:
+    """Open connections that begin a request and do not end it."""
+    dripping = []
+    for _ in range(count):
+        connection = socket.create_connection(("127.0.0.1", server.port), 240)
+        connection.sendall(b"GET / HTTP/1.1\r\nX: ")
+        dripping.append(connection)
+    return dripping
+
+
+def is_closed(connection: socket.socket) -> bool:
+    """Wait until the server has closed a connection."""
+    try:
+        return connection.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
+def test_readers_are_answered_while_others_drip_headers(server: ReportServer) -> None:
+    before, page = threading.active_count(), ask(server, "/")[2]
+    with ExitStack() as stack:
+        for _ in range(3):
+            dripping = [stack.enter_context(connection) for connection in drip(server, 150)]
+            assert ask(server, "/")[2] == page
+        assert is_closed(dripping[0])
+        assert any(time.sleep(0.05) or threading.active_count() - before <= 140 for _ in range(4800))
+        # A reader who keeps the connection is a reader still.
+        reader = http.client.HTTPConnection("127.0.0.1", server.port, timeout=240)
+        stack.callback(reader.close)
+        for _ in range(2):
+            reader.request("GET", f"/{server.token}/")
+            assert reader.getresponse().read() == page
+
+
+def test_a_request_has_ten_seconds_in_all(server: ReportServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often a byte comes: sixty seconds were those between two bytes."""
+    monkeypatch.setattr("reelweave.pipelines.report.serve.server._HEADERS_S", 0.2)
+    (connection,) = drip(server, 1)
+    with connection, suppress(BrokenPipeError, ConnectionResetError):
+        for _ in range(2400):
+            connection.sendall(b"x")
+            time.sleep(0.05)
+        raise AssertionError("the connection drips for two minutes")
+
+
+@thorough
+def test_without_descriptors_it_answers_still(curated: Path) -> None:
+    words = [sys.executable, "-m", "reelweave.pipelines.cli", "report", str(curated), "--serve", "--json"]
+    limit = partial(resource.setrlimit, resource.RLIMIT_NOFILE, (96, 96))
+    with (
+        subprocess.Popen(words, stdout=subprocess.PIPE, text=True, preexec_fn=limit) as started,
+        ExitStack() as stack,
+    ):
+        stack.callback(started.kill)
+        assert started.stdout is not None
+        url = json.loads(f"{''.join(iter(started.stdout.readline, '}' + chr(10)))}}}")["url"]
+        for _ in range(300):
+            connection = socket.create_connection(("127.0.0.1", urlsplit(url).port), 240)
+            stack.enter_context(connection).sendall(b"GET / HTTP/1.1\r\nX: ")
+        with urlopen(f"{url}gallery.html", timeout=240) as answer:
+            assert answer.status == 200
 
 
 def test_a_port_that_is_taken_is_named(server: ReportServer) -> None:
