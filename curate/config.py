@@ -137,7 +137,7 @@ class SourceStageConfig(BaseModel, frozen=True, extra="forbid"):
             the ledger notices.
     """
 
-    REVISION: ClassVar = 102
+    REVISION: ClassVar = 103
 
     probe: ProbeConfig = ProbeConfig()
     shots: ShotConfig = ShotConfig()

@@ -30,7 +30,8 @@ from reelweave.curate.frames.container.immersive import immersive
 from reelweave.curate.frames.container.side_data import side_data
 from reelweave.curate.frames.container.stills import AVIF, film_behind, has_tiles, still_of_items
 from reelweave.curate.frames.container.stream_choice import SoundChoice, choose_sound, other_pictures
-from reelweave.curate.frames.decode.decoder import bounded_packets, codec_with_alpha
+from reelweave.curate.frames.container.ts_file import TransportChecks
+from reelweave.curate.frames.decode.codecs import bounded_packets, codec_with_alpha
 from reelweave.curate.frames.interlace import fields_fault
 from reelweave.curate.frames.picture import ShapeMeter
 from reelweave.curate.frames.probe import ProbeConfig
@@ -53,7 +54,7 @@ from reelweave.loader.dataset.tars.pictures import (
 )
 from reelweave.loader.errors import refuse_shortage
 
-PROBE_VERSION = 36
+PROBE_VERSION = 37
 """Revision of this code: higher when the same bytes give other values; tars probed by older code are read again."""
 
 _MAX_SIDE = 16384
@@ -219,7 +220,7 @@ def _demux(
     times = PacketTimes(stream.frames, counts_ticks=name == "avi", lasts_as_coded="mp4" in name)
     if stream.frames and stream.duration and count_edits(container, data, stream.id):  # in no fragments
         times.edited_s = float(stream.duration * (stream.time_base or 0))
-    turn, checks = LastingTurn(stream), ClusterChecks(data, stream)
+    turn, checks, transport = LastingTurn(stream), ClusterChecks(data, stream), TransportChecks(stream)
     # Times of all packets, and one decoded frame: that is all a sample's row needs.
     for packet in with_usual_delays(read_packets(container, stream), name):
         if packet.size:
@@ -228,6 +229,8 @@ def _demux(
             times.add(packet)
             if checks.is_damaged(packet):
                 raise SourceError("is damaged: a checksum of its Matroska is wrong")
+            if transport.is_damaged(packet):
+                raise SourceError("is damaged: packets of its transport stream are lost or damaged")
             heads.add(packet)
         packets.add(packet)
         if frame is None:

@@ -23,6 +23,7 @@ from reelweave.curate.frames.container.encryption import (
 )
 from reelweave.curate.frames.container.other_containers import other_container
 from reelweave.curate.frames.container.stills import film_behind, still_of_items
+from reelweave.curate.frames.container.ts_file import transport
 from reelweave.loader.dataset.colour.matrix import settle_matrix
 from reelweave.loader.dataset.samples.frames.packets import read_packets
 from reelweave.loader.dataset.samples.frames.reorder import (
@@ -190,7 +191,7 @@ def _open_container(file: BinaryIO, max_pixels: int, containers: str) -> InputCo
 
 def _open(file: BinaryIO, max_pixels: int, containers: str) -> InputContainer:
     return av.open(
-        file,
+        transport(file),
         mode="r",
         metadata_errors="replace",  # tags in other encodings
         options={"format_whitelist": containers, "max_pixels": str(max_pixels)},

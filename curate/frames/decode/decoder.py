@@ -1,13 +1,12 @@
 """Decoder of a source in display order, which goes on after errors and accounts for them."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import BinaryIO
 
 import av
 from av.container import InputContainer
 from av.packet import Packet
-from av.video.codeccontext import VideoCodecContext
 from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
@@ -15,10 +14,11 @@ from reelweave.curate.frames.budget import check_pixels
 from reelweave.curate.frames.clocks.clock import JUMP_S
 from reelweave.curate.frames.clocks.coding_times import is_timed, use_coding_times
 from reelweave.curate.frames.container.cluster_checks import ClusterChecks
-from reelweave.curate.frames.container.description import described_stream
 from reelweave.curate.frames.container.dolby_vision import without_base
 from reelweave.curate.frames.container.encryption import EncryptedError, is_encrypted
 from reelweave.curate.frames.container.side_data import Cropper
+from reelweave.curate.frames.container.ts_file import TransportChecks
+from reelweave.curate.frames.decode.codecs import bounded_packets, codec_with_alpha
 from reelweave.curate.frames.decode.dv_blocks import DvBlocks
 from reelweave.curate.frames.decode.key_checks import KeyChecks
 from reelweave.curate.frames.decode.lost_frames import LostFrames
@@ -35,8 +35,7 @@ from reelweave.loader.dataset.colour.chain import Chain
 from reelweave.loader.dataset.colour.transparency import OverBlack
 from reelweave.loader.dataset.samples.frames.lasting_turn import LastingTurn
 from reelweave.loader.dataset.samples.frames.reorder import FrameOrder
-from reelweave.loader.dataset.samples.frames.video_stream import codec_of, is_checked
-from reelweave.loader.dataset.samples.frames.vp9_sizes import bound_packet, is_left_out, refuse_huge
+from reelweave.loader.dataset.samples.frames.vp9_sizes import is_left_out
 from reelweave.loader.errors import refuse_shortage
 
 _CUT_OFF = "the file is cut off within its last frame"
@@ -45,8 +44,10 @@ _REPEATS = ("theora",)
 """Codecs of which an empty packet shows the frame before once more: Theora specification, 7."""
 _WRONG_CLUSTER = "a checksum of its Matroska is wrong; which frames are damaged is not known"
 _WRONG_KEY = "key frames are not read to their end: damaged, or joined with parameter sets of another part"
+_WRONG_TRANSPORT = (
+    "packets of its transport stream are lost or damaged; frames up to the next key frame are unsafe"
+)
 _WITHOUT_REFERENCE = "packets are lost that later ones refer to; frames up to the next key frame are unsafe"
-_WITH_ALPHA = {"vp8": "libvpx", "vp9": "libvpx-vp9"}
 
 
 class Decoder:
@@ -101,7 +102,7 @@ class Decoder:
         self._silent: dict[int, tuple[int, int]] = {}  # packets passed in damage that nothing else tells
         self._blocks, self._keys = DvBlocks(stream), KeyChecks(stream)
         self._clusters = None if file is None else ClusterChecks(file, stream)
-        self._references = LostReferences(stream)
+        self._references, self._transport = LostReferences(stream), TransportChecks(stream)
         self._unreferenced: set[int | None] = set()  # stamps of packets behind lost ones
         self._doubted: set[int | None] = set()  # stamps of packets in clusters with wrong checksums
         self._is_timed = is_timed(stream.container)
@@ -219,6 +220,9 @@ class Decoder:
                     self._doubted.add(packet.pts)
                 if self._limits is not None and self._references.take(packet):
                     self._unreferenced.add(packet.pts)
+                if self._limits is not None and self._transport.is_damaged(packet):
+                    self._break()  # pictures that are shown before it may refer to it
+                    self._reason = _WRONG_TRANSPORT
                 try:
                     coded = self._turn(self._bounded(packet))
                     if self._repeats and not packet.size and packet.pts is not None:
@@ -261,10 +265,10 @@ class Decoder:
                     is_cut = self._cut_pts is not None and frame.pts == self._cut_pts
                     is_doubted = frame.pts in self._doubted
                     wrong_since = self._keys.wrong_since(frame, self._shown)
-                    is_wrong = wrong_since is not None
-                    is_corrupt = is_damaged or is_cut or is_doubted or is_wrong or frame.is_corrupt
+                    is_wrong, is_hurt = wrong_since is not None, self._transport.is_hurt(frame)
+                    is_corrupt = is_damaged or is_cut or is_doubted or is_wrong or is_hurt or frame.is_corrupt
                     if (frame.key_frame or self._begins_anew(packet)) and not is_corrupt:
-                        if self._keys.may_mend(frame):
+                        if self._keys.may_mend(frame) and self._transport.may_mend(frame):
                             self._mend()
                     elif is_corrupt:
                         self._break(wrong_since)
@@ -362,38 +366,3 @@ class Decoder:
             reason = f"{self._errors} damaged {what}; frames that depend on them are unsafe"
             self._damage.append(Damage(self._broken_since, self._shown, self._reason or reason))
             self._broken_since, self._errors, self._unshown_since, self._reason = None, 0, None, ""
-
-
-def codec_with_alpha(stream: VideoStream) -> VideoCodecContext:
-    """Return the decoder of a stream: libvpx where packets hold an alpha, which FFmpeg's own leave out, or of VP9.
-
-    FFmpeg conceals damage of VP9, which libvpx tells. Side data of the container reach the frames of FFmpeg's alone.
-    """
-    name = _WITH_ALPHA.get(stream.codec_context.codec.canonical_name)
-    if name and (has_alpha_packets(stream) or (is_checked(stream) and not _has_side_data(stream))):
-        return codec_of(stream, name)
-    return stream.codec_context
-
-
-def bounded_packets(
-    stream: VideoStream, codec: VideoCodecContext
-) -> Callable[["Packet[VideoStream]"], "Packet[VideoStream]"]:
-    """Return what bounds the packets of a stream for a decoder of `codec_with_alpha`; libvpx takes any size."""
-    if codec.codec.name != "libvpx-vp9":
-        return lambda packet: packet
-    return _with_alpha if has_alpha_packets(stream) else bound_packet
-
-
-def _with_alpha(packet: "Packet[VideoStream]") -> "Packet[VideoStream]":
-    """Return a packet of VP9 with its alpha, as it is, unless a frame is too large."""
-    refuse_huge(bytes(packet))
-    return packet
-
-
-def _has_side_data(stream: VideoStream) -> bool:
-    return "Side data:" in described_stream(stream.container, stream.index)
-
-
-def has_alpha_packets(stream: VideoStream) -> bool:
-    """Return whether packets of a stream hold an alpha channel beside the picture (WebM)."""
-    return stream.metadata.get("alpha_mode") == "1"

@@ -16,6 +16,7 @@ from reelweave.loader.dataset.samples.frames.reorder import (
     is_reordered,
     read_ahead,
 )
+from reelweave.loader.dataset.samples.frames.ts_packets import without_repeats
 from reelweave.loader.dataset.samples.frames.vp9_sizes import bound_packet, is_left_out
 from reelweave.loader.dataset.tars.media import FORMATS
 from reelweave.loader.dataset.tars.pictures import CutOffError, first_picture
@@ -228,7 +229,7 @@ def _open_clip(clip: bytes | memoryview) -> "InputContainer":
         raise av.error.InvalidDataError(errno.EINVAL, f"it is cut off: {error}") from error
     # The whitelist excludes playlists, through which FFmpeg would open arbitrary files.
     return av.open(
-        io.BytesIO(first),
+        io.BytesIO(without_repeats(first)),
         mode="r",
         metadata_errors="replace",
         options={"format_whitelist": FORMATS},
