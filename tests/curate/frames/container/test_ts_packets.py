@@ -158,13 +158,16 @@ def test_a_view_reads_the_same_from_any_place(tmp_path: Path, begin: int) -> Non
     twice = sent_twice(film(tmp_path, "h264"), lambda number, packet: number % 7 == 0)
     data = bytes(begin) + twice * 12  # more than a block
     whole = TsFile(io.BytesIO(data), PACKET, begin).read()
-    assert len(whole) == len(data) and whole != data
+    assert len(whole) == len(data)
+    assert whole != data
     view, rng = TsFile(io.BytesIO(data), PACKET, begin), np.random.default_rng(0)
     for at in rng.integers(0, len(data), 40).tolist():
         view.seek(at)
         part = view.read(5000)
-        assert part and part == whole[at : at + len(part)]
-    assert view.seek(0, io.SEEK_END) == len(data) and view.read(10) == b""
+        assert part
+        assert part == whole[at : at + len(part)]
+    assert view.seek(0, io.SEEK_END) == len(data)
+    assert view.read(10) == b""
 
 
 def test_bytes_that_are_missing_within_a_packet_move_those_behind_it(tmp_path: Path) -> None:
