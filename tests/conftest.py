@@ -45,7 +45,7 @@ NEEDS_RAY = (
     "tests/curate/run/test_source_faults.py::test_on_a_cluster_that_was_started_elsewhere_relative_inputs_are_found",
     "tests/curate/shots/test_shots_runs.py::test_every_detector_cuts_a_source[ray]",
     "tests/loader/dataset/test_dataset.py::test_ray_reads_it",
-    "tests/train/latents/test_latents_runs.py::test_captions_that_are_cut_off_are_counted",
+    "tests/train/latents/test_latents_runs.py::test_captions_that_are_cut_off_are_counted[ray]",
     "tests/train/latents/test_latents_runs.py::test_workers_of_ray_write_the_same_bytes",
 )
 """Node ids of the tests that use `ray_local`, which run in the same process: Ray starts once."""

@@ -232,7 +232,7 @@ def train(ranks: Ranks, dataset: Path, out: Path, *sent: str) -> tuple[int, dict
     return ended.codes[0], json.loads(Path(f"{out}.txt").read_text() or "{}")
 
 
-@thorough
+@nightly
 def test_training_killed_and_resumed_ends_at_the_same_loss(
     demo: tuple[Path, dict], ranks: Ranks, tmp_path: Path
 ) -> None:

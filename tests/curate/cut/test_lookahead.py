@@ -134,11 +134,8 @@ SOURCES: dict[str, tuple[str, tuple[int, ...], dict[str, Any], bool]] = {
         SOURCES,
         (
             "long shots, of which the last parts give way",
-            "variable rate",
-            "AVI, which stores no times",
             "AVI with a gap",
             "smart cuts of a transport stream",
-            "smart cuts of 8-bit HEVC in open groups",
         ),
     ),
 )

@@ -93,19 +93,10 @@ def run_beside_modules(tmp_path: Path, runner: str, joined: dict[str, str]) -> N
     by_tarfile(tmp_path / "tars/a.tar", [("film", {"mp4": film})])
     (tmp_path / "raw").mkdir()
     (tmp_path / "raw/film.mp4").write_bytes(film)
-    for words in (
-        ["index", "tars"],
-        [
-            "curate",
-            str(tmp_path / "raw"),
-            "--out",
-            str(tmp_path / "out"),
-            "--set",
-            f"run.runner={runner}",
-            "--set",
-            "spans.min_clip_s=0.1",
-        ],
-    ):
+    sets = ["--set", f"run.runner={runner}", "--set", "spans.min_clip_s=0.1"]
+    curate = ["curate", str(tmp_path / "raw"), "--out", str(tmp_path / "out"), *sets]
+    # An index needs no Ray.
+    for words in (curate,) if joined else (["index", "tars"], curate):
         # -P as the installed program: it looks for modules beside itself, not in the current folder.
         code = f"from reelweave.pipelines.cli import main; raise SystemExit(main({words!r}))"
         paths = os.pathsep.join(path for path in sys.path if path)

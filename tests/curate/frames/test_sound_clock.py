@@ -14,7 +14,7 @@ from tests.cutting import curated
 from tests.media import write_video
 from tests.player import ffmpeg
 from tests.stepping import errors_s, stepping
-from tests.thorough import beyond, thorough
+from tests.thorough import but, thorough
 
 BOTH, PICTURE, SOUND = (1, 1), (1, 0), (0, 1)
 
@@ -35,8 +35,8 @@ def sound_of(path: Path, out: Path) -> list[str | float]:
 
 @pytest.mark.parametrize(
     ("name", "back_s", "who", "options", "clips"),
-    beyond(
-        1,
+    but(
+        [("both.ts", 0.36, BOTH, {"resorted": True}, 2)],
         [
             ("both.ts", 0.36, BOTH, {"resorted": True}, 2),
             ("sound.mkv", 0.12, SOUND, {"b_frames": 2}, 2),
@@ -45,6 +45,7 @@ def sound_of(path: Path, out: Path) -> list[str | float]:
             ("picture.mp4", 0.36, PICTURE, {}, 2),
             ("sorted.mkv", 1.0, SOUND, {"resorted": True}, 2),
         ],
+        [("picture.ts", 3.0, PICTURE, {}, 3), ("sorted.mkv", 1.0, SOUND, {"resorted": True}, 2)],
     ),
 )
 def test_sound_stays_with_its_pictures_behind_a_step(name, back_s, who, options, clips, tmp_path) -> None:

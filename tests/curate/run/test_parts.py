@@ -169,7 +169,7 @@ def test_in_parts_it_has_the_same_bytes(films: Making, write: Writing, tmp_path:
     assert not list((out / ".ledger").rglob("parts/*"))
 
 
-@pytest.mark.parametrize("write", but([], [usual, uncut, other, deep], [usual, uncut]))
+@pytest.mark.parametrize("write", but([], [usual, uncut, other, deep], [uncut]))
 def test_smart_cuts_in_parts_have_the_same_bytes(films: Making, write: Writing, tmp_path: Path) -> None:
     how = ("smart", 10) if write is deep else ("smart",)
     some, out = films(write, *how), tmp_path / "dataset"
@@ -238,28 +238,22 @@ def test_hdr_of_10_bits_in_parts_has_the_same_bytes(tmp_path: Path) -> None:
     assert light_of(frame).levels == (1000, 400)
 
 
-@thorough
-@pytest.mark.parametrize("mode", ["encode", "smart"])
+@pytest.mark.parametrize("mode", but([], ["encode", "smart"], ["encode"]))
 def test_bars_in_parts_are_those_of_one_pass(mode: str, tmp_path: Path) -> None:
     """Frames are measured in the same moments, wherever a part begins; wrong guesses are cut anew."""
     path = encode(tmp_path / "bars.mp4", [*two_shots(), *widening()], options={"g": "30"})
     values = {"crop_bars": True, "mode": mode}
+    seen: list[str] = []
     for name, run in (("whole", {}), ("parts", PARTS)):
-        curate([str(path)], str(tmp_path / name), config(cut=values, run=run))
+        settings = config(cut=values, run=run)
+        curate([str(path)], str(tmp_path / name), settings, lambda one: seen.append(one.current))
     assert tree(tmp_path / "parts") == tree(tmp_path / "whole")
     scores = pq.read_table(tmp_path / "whole/scores.parquet")["scores"].to_pylist()
     assert sum("crop_top_px" in dict(one) for one in scores) >= 3
-    seen: list[str] = []
-    curate(
-        [str(path)],
-        str(tmp_path / "again"),
-        config(cut=values, run=PARTS),
-        lambda one: seen.append(one.current),
-    )
     assert any("parts cut" in one for one in seen)
 
 
-@thorough
+@nightly
 def test_lowered_rates_in_parts_are_those_of_one_pass(tmp_path: Path) -> None:
     usual(tmp_path / "films")
     for name, run in (("whole", {}), ("parts", PARTS)):

@@ -62,11 +62,7 @@ ALWAYS = [
 OFTEN = [
     ("h264, refreshed", "mov"),
     ("hevc, open groups", "fragments"),
-    ("h264", "mp4"),
-    ("h264, one group", "mp4"),
-    ("h264, open groups", "mkv"),
     ("h264, interlaced", "mp4"),
-    ("hevc, closed groups", "mov"),
     ("vp8", "mkv"),
     ("av1", "mp4"),
     ("mpeg4", "mkv"),

@@ -3,10 +3,11 @@
 import os
 import shlex
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
+
+from torch.distributed import run
 
 from reelweave.train.loop.trainer import Trainer
 from tests.train.clips import ClipStream, tiny_config
@@ -45,11 +46,16 @@ def killed_torchrun(out: str, ranks: int, shell: bool) -> None:
     script = folder / "rank.sh"
     script.write_text(f"{shlex.join([sys.executable, '-c', code])}\n")
     own = ["bash", str(script)] if shell else [sys.executable, "-c", code]
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
-    started = subprocess.Popen([*command, "--no-python", *own], start_new_session=True)
+    started = os.fork()
+    if not started:
+        # The program of torchrun, in a process that has imported PyTorch.
+        os.setsid()
+        run.main(["--standalone", f"--nproc-per-node={ranks}", "--no-python", *own])
+        os._exit(0)
     pids = _written(folder, ranks)
     _wait_until((folder / "run/metrics.jsonl").exists)
-    os.kill(started.pid, signal.SIGKILL)
+    os.kill(started, signal.SIGKILL)
+    os.waitpid(started, 0)
     began = time.monotonic()
     _wait_until(lambda: not any(map(_runs, pids)))
     (folder / "seconds").write_text(str(time.monotonic() - began))

@@ -77,8 +77,10 @@ def test_a_killed_run_goes_on_to_the_same_bytes(ranks, clips, undisturbed, tmp_p
 
 
 @pytest.mark.parametrize("runner", but(["sequential"], ["sequential", "ray"], ()))
-def test_captions_that_are_cut_off_are_counted(ray_local, runner, published, tmp_path, capsys):
+def test_captions_that_are_cut_off_are_counted(request, runner, published, tmp_path, capsys):
     """Lines that workers of Ray log are not seen."""
+    if runner == "ray":
+        request.getfixturevalue("ray_local")
     path = write_video(tmp_path / "9.mp4", (9,), size=(24, 16))
     samples = [make_sample(f"key{number}", path.read_bytes(), 9, (24, 16)) for number in range(5)]
     for sample in samples[:2]:

@@ -45,7 +45,7 @@ def runs(tmp_path_factory, ranks, request):
 
 
 ALWAYS = ("pp-fsdp",)
-OFTEN = ("cascade", "tp-ring")
+OFTEN = ("cascade",)
 
 
 def lines(path):

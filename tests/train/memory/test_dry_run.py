@@ -160,7 +160,7 @@ def test_published_models_too(lora, fused, tmp_path):
         assert predicted == pytest.approx(most, rel=0.03)
 
 
-@pytest.mark.parametrize("family", but(("wan",), diffusers_vaes.FAMILIES))
+@pytest.mark.parametrize("family", but(("wan",), diffusers_vaes.FAMILIES, ("hunyuan", "cosmos")))
 def test_a_published_pipeline_needs_no_weights(family, tmp_path):
     """The VAE's had to be there, while config.json was enough of the transformer and the text encoder."""
     text = publish_text(tmp_path, width=8) | {"kind": "transformers", "max_text_tokens": 4}

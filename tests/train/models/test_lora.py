@@ -2,10 +2,6 @@
 
 import itertools
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -263,13 +259,6 @@ def test_an_export_is_rounded_once_where_asked(diffusers, wan, tmp_path, merged)
         assert all(torch.equal(weight, narrow[name]) for name, weight in loaded.named_parameters())
 
 
-def exported(folder: str, adapters: str, out: str) -> None:
-    """Export the adapters of a file."""
-    config = wan_pipelines.configured(Path(folder), "2.2 A14B T2V")
-    trained = load_published(config, CPU, Path(adapters))
-    export(trained, Path(out))
-
-
 def test_exported_files_are_the_same_bytes_each_time(drawn, tmp_path):
     """The order of metadata keys differed by process, and with it the digest of the file."""
     _, trained = drawn
@@ -280,18 +269,6 @@ def test_exported_files_are_the_same_bytes_each_time(drawn, tmp_path):
     for number in range(4):
         export(trained, tmp_path / str(number))
         assert (tmp_path / str(number) / LORA_FILE).read_bytes() == data
-
-
-@thorough
-def test_processes_export_the_same_bytes(drawn, tmp_path):
-    folder, trained = drawn
-    export(trained, tmp_path / "first")
-    data = (tmp_path / "first" / LORA_FILE).read_bytes()
-    for seed in ("1", "2"):
-        given = (str(folder), str(tmp_path / "first"), str(tmp_path / f"by {seed}"))
-        code = f"from tests.train.models.test_lora import exported; exported{given}"
-        subprocess.run([sys.executable, "-c", code], check=True, env=os.environ | {"PYTHONHASHSEED": seed})
-        assert (tmp_path / f"by {seed}" / LORA_FILE).read_bytes() == data
 
 
 def test_merged_it_is_a_published_model_of_its_own(diffusers, wan, tmp_path):

@@ -29,6 +29,8 @@ from reelweave.train.parallel.context.traffic import AttentionSize, ring_bytes, 
 from reelweave.train.parallel.context.ulysses import Ulysses
 from tests.train.comparison import relative
 
+# What the first compiled graph imports.
+IMPORTED_FIRST = ("torch._dynamo.backends.debugging", "torch._inductor.pattern_matcher")
 CPU = torch.device("cpu")
 HEADS, WIDTH = 12, 8
 # Ranks of a group are not its first ones, nor the world's, wherever they could be confused. Rows are rings' blocks.

@@ -12,7 +12,8 @@ from reelweave.train.loop.trainer import Trainer
 from reelweave.train.parallel.mesh import DATA, Mesh
 from tests.train.clips import ClipStream, tiny_config
 
-IMPORTED_FIRST = ("torchao.float8",)
+# torchao patches the compiler's code for Triton, which its first conversion imports: 1.5 s a rank.
+IMPORTED_FIRST = ("torch._inductor.codegen.triton", "torchao.float8")
 MODEL = DiTConfig(hidden=64, heads=4, layers=2)
 
 

@@ -70,6 +70,7 @@ def test_a_frame_within_which_raw_dv_is_cut_off_is_damage(tmp_path: Path, system
             for kind in ("dv", "avi", "mov")
             for damage in ("zeros", "unread")
         ],
+        (("pal.mov", "zeros"), ("ntsc.dv", "unread"), ("ntsc.avi", "zeros"), ("ntsc.mov", "unread")),
     ),
 )
 def test_blocks_of_dv_that_are_zeros_or_could_not_be_read_are_damage(

@@ -295,8 +295,6 @@ def lead_of(path: Path) -> float:
         ],
         (
             ("a.h264", "libx264", REFRESH_B, "it begins within an intra refresh"),
-            ("a.hevc", "libx265", OPEN_HEVC, "it begins with an open group of pictures"),
-            ("a.ts", "libx264", OPEN, "it begins with an open group of pictures"),
             ("a.mkv", "libx265", OPEN_HEVC, "it begins with an open group of pictures"),
             ("a.mp4", "mpeg2video", MPEG2_OPEN, "it begins with an open group of pictures"),
         ),

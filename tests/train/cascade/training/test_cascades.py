@@ -11,6 +11,7 @@ from reelweave.loader.buckets.assignment import BucketConfig
 from tests.loader.stream_clips import make_sample, write
 from tests.media import write_video
 from tests.thorough import but, chosen, thorough
+from tests.train.cascade.training import text_runs
 from tests.train.cascade.training.runs import (
     CASES,
     STEPS,
@@ -62,7 +63,9 @@ def runs(tmp_path_factory, text, ranks, request):
     # A world at a time has some seconds for each of its cases.
     names = chosen(request, "name")
     for first in range(0, len(names), 4):
-        ended = ranks.run(train_cases, 4, str(out), text, names[first : first + 4])
+        own = names[first : first + 4]
+        train = text_runs.train_cases if any("text" in name for name in own) else train_cases
+        ended = ranks.run(train, 4, str(out), text, own)
         assert ended.codes == [0] * 4, ended.errors
         (out / f"said-{first}.txt").write_text(ended.errors[0])
     return out

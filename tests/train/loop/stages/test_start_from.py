@@ -236,7 +236,7 @@ def train_stage(config, out):
     run(stage, Path(out), From(N, rank // degree, size // degree))
 
 
-@pytest.mark.parametrize("layout", but(("FSDP",), LAYOUTS))
+@pytest.mark.parametrize("layout", but(("FSDP",), LAYOUTS, ("TP", "cascades over FSDP")))
 def test_any_layout_begins_with_the_weights_of_any_other(tmp_path, first, ranks, layout):
     start = {"source": str(first), "weights": "model", "optimizer": "kept"}
     config = staged(start_from=start, parallel=ParallelConfig(**LAYOUTS[layout]))

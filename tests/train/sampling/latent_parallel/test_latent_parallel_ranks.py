@@ -19,7 +19,7 @@ def findings(tmp_path_factory, ranks, request):
 
 
 ALWAYS = ("balanced, overlap 0.4",)
-OFTEN = ("unite, overlap 0.0", "paper, overlap 0.4")
+OFTEN = ("unite, overlap 0.0",)
 
 
 @pytest.mark.parametrize("blend", but(ALWAYS, BLENDS, OFTEN))

@@ -143,12 +143,9 @@ SOURCES: dict[str, tuple[str, str, dict[str, Any]]] = {
         SOURCES,
         (
             "leading pictures that decode",
-            "no B-frames",
             "slices",
-            "temporal sub-layers",
             "sets in band, HRD, delimiters",
             "HDR",
-            "with sound",
         ),
     ),
 )

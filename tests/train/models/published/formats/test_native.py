@@ -1,10 +1,5 @@
 """Native names: what an export holds for other tools, and what comes back in."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 from safetensors import safe_open
@@ -242,25 +237,6 @@ def test_a_fused_adapter_of_others_is_shared_by_its_layers(tmp_path):
     for part, rows in zip("qkv", B.chunk(3), strict=True):
         assert torch.equal(found[f"transformer_blocks.0.attn.to_{part}.lora_A.weight"], A)
         assert torch.equal(found[f"transformer_blocks.0.attn.to_{part}.lora_B.weight"], rows)
-
-
-def exported_again(variant: str, folder: str, out: str, form: str, whole: bool) -> None:
-    tools.exported(tools.drawn_model(Path(folder), variant, None if whole else {}), Path(out), form)
-
-
-@thorough
-def test_processes_write_the_same_bytes(tmp_path):
-    forms = [("native", True), ("native", False), ("kohya", False)]
-    model, written = str(tmp_path / "model"), []
-    for seed in ("1", "2"):
-        outs = [str(tmp_path / f"{seed}{form}{whole}.safetensors") for form, whole in forms]
-        calls = [f"exported_again{('wan', model, out, *form)}" for out, form in zip(outs, forms, strict=True)]
-        code = (
-            f"from tests.train.models.published.formats.test_native import exported_again; {'; '.join(calls)}"
-        )
-        subprocess.run([sys.executable, "-c", code], check=True, env=os.environ | {"PYTHONHASHSEED": seed})
-        written.append([Path(out).read_bytes() for out in outs])
-    assert written[0] == written[1]
 
 
 def test_an_export_twice_is_the_same_bytes_and_says_its_scale(adapted, tmp_path):
