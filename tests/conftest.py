@@ -81,6 +81,9 @@ LONGEST = (
     "tests/pipelines/sampling/",
     "tests/test_examples.py",
     "tests/test_readme.py",
+    "tests/recipes/",
+    "tests/test_release.py",
+    "tests/infra/test_dataset_bucket.py",
 )
 """Node ids that begin first, the longest first, where several processes share the tests: none waits at the end."""
 LATE = {"diffusers", "hypothesis", "ray", "torch._dynamo", "transformers"}

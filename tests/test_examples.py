@@ -10,7 +10,6 @@ import re
 import runpy
 import shlex
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +19,7 @@ import pytest
 
 from reelweave.loader.dataset import open_dataset
 from reelweave.pipelines.cli import main
+from tests import example_ranks
 from tests.media import write_video
 from tests.thorough import thorough
 from tests.tiny_models import tiny_classifier, tiny_two_towers
@@ -50,8 +50,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def run(place: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Runs all commands of an example and returns them; python and reelweave in this process."""
+def run(place: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Run:
+    """Runs all commands of an example and returns them, in this process but for the ranks of torchrun."""
     monkeypatch.chdir(place)
 
     def one(command: str) -> None:
@@ -64,10 +64,11 @@ def run(place: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
             monkeypatch.syspath_prepend(str(Path(words[0]).parent.resolve()))  # as Python does
             runpy.run_path(words[0], run_name="__main__")
         else:
-            env = {"PYTHONPATH": str(ROOT), "PATH": "", "OMP_NUM_THREADS": "1", "HOME": str(place)}
-            launched = [sys.executable, "-m", "torch.distributed.run", *words]
-            done = subprocess.run(launched, env=env, capture_output=True, text=True, timeout=300)
-            assert done.returncode == 0, done.stderr
+            assert words[0] == "--nproc-per-node"
+            ended = request.getfixturevalue("ranks").run(
+                example_ranks.run, int(words[1]), str(place), *words[2:]
+            )
+            assert not any(ended.codes), ended.errors
 
     def every(name: str) -> list[str]:
         found = commands(name)
@@ -79,10 +80,10 @@ def run(place: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
 
 
 @pytest.fixture(scope="module")
-def dataset(place: Path) -> Path:
+def dataset(place: Path, request: pytest.FixtureRequest) -> Path:
     """What the list becomes."""
     with pytest.MonkeyPatch.context() as patch:
-        every = run.__wrapped__(place, patch)
+        every = run.__wrapped__(place, patch, request)
         assert len(every("curate_list.yaml")) == 4
     return place / "my-dataset"
 

@@ -177,9 +177,8 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize(
-    "kind", [pytest.param("files", marks=nightly), pytest.param("folders", marks=thorough)]
-)
+@nightly
+@pytest.mark.parametrize("kind", ["files", "folders"])
 def test_a_user_names_modules_as_our_packages(installed: Path, tmp_path: Path, kind: str) -> None:
     """A curation, a stream and a training, where a user's own modules have the names of all our packages."""
     for number in range(2):

@@ -146,20 +146,19 @@ def test_every_file_of_the_footage_is_accounted_for(demo: tuple[Path, dict]) -> 
 
 
 @thorough
-def test_a_stop_signal_in_training_ends_it(demo: tuple[Path, dict], tmp_path: Path) -> None:
+def test_a_stop_signal_in_training_ends_it(demo: tuple[Path, dict], tmp_path: Path, warm: Warm) -> None:
     """As `kill` or a scheduler sends it; the demo went on with sampling."""
     out = Path(shutil.copytree(demo[0], tmp_path / "demo", ignore=shutil.ignore_patterns("train", "samples")))
     sets = [f"--set={key}={value}" for key, value in {**SMALLER, "train.schedule.total_steps": 10**5}.items()]
     sets += ["--set=curate.run.runner=sequential"]
     words = ["demo", "--videos", str(demo[0] / "footage"), "--out", str(out), "--json", *sets]
-    with Warm() as warm:
-        running = warm.start(*words)
-        deadline = time.monotonic() + 300
-        while not (out / "train/metrics.jsonl").exists():
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
-        os.kill(running.pid, signal.SIGTERM)
-        status, said = running.ended()
+    running = warm.start(*words)
+    deadline = time.monotonic() + 300
+    while not (out / "train/metrics.jsonl").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    os.kill(running.pid, signal.SIGTERM)
+    status, said = running.ended()
     assert status == 75, said
     assert "the same command goes on" in said
     assert not (out / "samples").exists()

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from tests.printed import ROOT
@@ -24,6 +25,16 @@ _MARK = re.compile(
 )
 
 
+def _copy(folder: str, home: Path) -> None:
+    """Copy a folder with all that Python and numba have compiled of it: with equal times it holds for the copy, too."""
+
+    def copied(source: str, target: str) -> None:
+        with suppress(FileNotFoundError):  # what another process compiles has a passing name
+            shutil.copy2(source, target)
+
+    shutil.copytree(ROOT / folder, home / folder, symlinks=True, copy_function=copied)
+
+
 class Code:
     """A copy of our code that a recipe has changed.
 
@@ -35,17 +46,14 @@ class Code:
     def __init__(self, home: Path) -> None:
         self.home = home
         self.files: list[str] = []
-        shutil.copytree(ROOT / "reelweave", home / "reelweave", symlinks=True)
-        for room in ROOMS:
-            ignored = shutil.ignore_patterns("__pycache__")
-            shutil.copytree(ROOT / room, home / room, symlinks=True, ignore=ignored)
-        shutil.copytree(ROOT / "csrc", home / "csrc")
+        for folder in ("reelweave", *ROOMS, "csrc"):
+            _copy(folder, home)
 
     def add_tests(self) -> None:
         """Copy the tests, too, for recipes that add one, and the pages that these read."""
         shutil.copy(ROOT / "pyproject.toml", self.home)
-        shutil.copytree(ROOT / "tests", self.home / "tests", ignore=shutil.ignore_patterns("__pycache__"))
-        shutil.copytree(ROOT / "docs", self.home / "docs")
+        _copy("tests", self.home)
+        _copy("docs", self.home)
 
     def perform(self, page: str, heading: str, without: int | None = None) -> None:
         """Do what the steps behind a heading or a first sentence of a page say, all or all but one of them."""

@@ -10,6 +10,7 @@ reference cycle; a wrapper would rename parameters.
 
 import hashlib
 import inspect
+import linecache
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -95,12 +96,12 @@ def digest(functions: Sequence[Callable[..., Any]]) -> str:
     """Hash the source of functions, in order; empty if one has no source."""
     hasher = hashlib.sha256()
     for function in functions:
-        code: Any = getattr(function, "__code__", None)
-        try:
-            # Pass the code object, since inspect would unwrap a decorated function.
-            hasher.update(inspect.getsource(code).encode())
-        except (AttributeError, OSError, TypeError):
+        code = getattr(function, "__code__", None)
+        # inspect.getsource would unwrap a decorated function, and look for its module among all that are imported.
+        lines = linecache.getlines(code.co_filename)[code.co_firstlineno - 1 :] if code else []
+        if not lines:
             return ""
+        hasher.update("".join(inspect.getblock(lines)).encode())
     return hasher.hexdigest()
 
 
