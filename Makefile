@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo quick test thorough nightly kernels lowest lint docs generated lock image-locks pin locked sbom audit dist clean
+.PHONY: demo quick test thorough nightly strict kernels lowest lint docs generated lock image-locks pin locked sbom audit dist clean
 
 # cyclonedx-bom brings it, and does without it. Whatever imports jsonschema, so every process of Ray, takes 2.4 s longer with
 # it, and on a busy machine Ray's processes then miss the seconds that they have to start.
@@ -40,6 +40,11 @@ test thorough nightly: .venv/.installed
 	# Three processes for two cores, since tests wait, too: for leases, silence and other processes. In the order of tests/conftest.py:
 	# by default the long files of few tests come last, and one process waits for the others.
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "$(CASES)" $(PYTEST_ARGS)
+
+# All tests whose ranks have process groups, on groups that refuse what NCCL would (tests/strict_group).
+strict: export STRICT_GROUP := 1
+strict: .venv/.installed
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not toolchain" $(or $(PYTEST_ARGS),tests/train tests/loader tests/pipelines)
 
 # The tests nearest to what differs from origin/main, for less than a minute; it says how many it did not reach.
 quick: .venv/.installed

@@ -38,7 +38,10 @@ PRELOADED = (
     "torch.distributed.fsdp",
     "torch.distributed.checkpoint",
     "pandas",
+    "tests.strict_group",
 )
+STRICT = os.environ.get("STRICT_GROUP") == "1"
+"""Whether the process groups of all worlds are those of `tests.strict_group`."""
 DEADLINE_S = 600.0  # of what hangs: on a machine with other work a world may take minutes
 
 
@@ -98,9 +101,11 @@ class Ranks:
         *arguments: Any,
         grace_s: float = 120.0,
         deadline_s: float = DEADLINE_S,
+        strict: bool = STRICT,
     ) -> Ended:
-        """Calls a function of a module, with JSON values, on every rank."""
+        """Calls a function of a module, with JSON values, on every rank; `strict` ones have `tests.strict_group`."""
         request = {
+            "strict": strict,
             "module": function.__module__,
             "function": function.__name__,
             "size": size,
@@ -241,13 +246,20 @@ def _run(found: ModuleType, request: dict[str, Any]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder, reserved_port() as port:
         common = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
         said = [Path(folder) / str(rank) for rank in range(size)]
-        pids = [_fork(called, request["arguments"], common | {"RANK": str(r)}, said[r]) for r in range(size)]
+        pids = [
+            _fork(called, request["arguments"], common | {"RANK": str(r)}, said[r], request["strict"])
+            for r in range(size)
+        ]
         codes = _wait(pids, request["grace_s"], request["deadline_s"])
         return {"codes": codes, "errors": [path.read_text(errors="replace") for path in said]}
 
 
 def _fork(
-    called: Callable[..., object], arguments: list[Any], environment: dict[str, str], errors: Path
+    called: Callable[..., object],
+    arguments: list[Any],
+    environment: dict[str, str],
+    errors: Path,
+    strict: bool,
 ) -> int:
     if pid := os.fork():
         return pid
@@ -259,6 +271,8 @@ def _fork(
         os.dup2(os.open(os.devnull, os.O_RDWR), 0)
         os.dup2(2, 1)
         _renew_thread_pool()
+        if strict:
+            importlib.import_module("tests.strict_group").use()
         code = int(called(*arguments) or 0)
     except BaseException:  # noqa: BLE001 - a rank is a program of its own
         traceback.print_exc()

@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Literal
 
 import torch
@@ -42,6 +43,7 @@ class World:
         group: process group; None: all processes.
         store: store that is new to all processes of this start; None: a subset, one process alone, or a process group
             that was there before.
+        timeout: time after which a collective that does not end is an error; None: PyTorch's.
     """
 
     rank: int
@@ -49,6 +51,7 @@ class World:
     device: torch.device
     group: dist.ProcessGroup | None = None
     store: Store | None = field(default=None, compare=False, repr=False)
+    timeout: timedelta | None = field(default=None, compare=False)
 
     def sum_(self, tensors: Sequence[torch.Tensor]) -> None:
         """Replace tensors of one dtype by their sums over all ranks, in one collective."""
@@ -107,7 +110,7 @@ class World:
     def _send(self, host: torch.Tensor) -> torch.Tensor:
         """Return a tensor of the host on the device, from page-locked memory: no copy waits for what runs there."""
         if self.device.type == "cpu":
-            return host
+            return host.to(self.device)
         return host.pin_memory().to(self.device, non_blocking=True)
 
     def _together(
@@ -130,7 +133,9 @@ ALONE = World(0, 1, torch.device("cpu"))
 
 
 @contextmanager
-def join(device: Literal["auto", "cpu", "cuda"], lost_after_s: float = 60.0) -> Iterator[World]:
+def join(
+    device: Literal["auto", "cpu", "cuda"], lost_after_s: float = 60.0, collective_timeout_s: float = 1800.0
+) -> Iterator[World]:
     """Enter the world of this process: torchrun's (RANK is set), or a world of one.
 
     An existing process group is used and left as it is. PyTorch's threads are no more than the processors that this
@@ -139,6 +144,8 @@ def join(device: Literal["auto", "cpu", "cuda"], lost_after_s: float = 60.0) -> 
     Args:
         device: requested device.
         lost_after_s: heartbeat timeout after which a rank counts as lost.
+        collective_timeout_s: time after which a collective that does not end is an error. A rank that is lost is
+            noticed by its heartbeat; this is for ranks that live and never come.
 
     Raises:
         UsageError: a GPU is requested and there is none.
@@ -157,7 +164,7 @@ def join(device: Literal["auto", "cpu", "cuda"], lost_after_s: float = 60.0) -> 
         # PyTorch counts the machine's processors: under a quota of one, 64 threads wait for each other.
         share = max(1, processors() // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
         torch.set_num_threads(min(torch.get_num_threads(), share))
-    heartbeat, store = None, None
+    heartbeat, store, timeout = None, None, None
     started = "RANK" in os.environ and not dist.is_initialized()
     launcher = Launcher(lost_after_s) if started else None
     if started:
@@ -167,8 +174,21 @@ def join(device: Literal["auto", "cpu", "cuda"], lost_after_s: float = 60.0) -> 
         importlib.import_module("torch.distributed.nn.functional")
         store, rank, size = next(rendezvous("env://"))
         store = meet(store, rank, size)
+        # NCCL and gloo, unless another one was registered for the device.
+        backend, timeout = (
+            dist.get_default_backend_for_device(rank_device),
+            timedelta(seconds=collective_timeout_s),
+        )
+        # With its device NCCL makes every communicator where its group is made, by a split of this one, and none later.
+        # Messages between two ranks then take their group's, in order: PyTorch warns of that, and groups allow for it.
+        os.environ.setdefault("TORCH_NCCL_SHOW_EAGER_INIT_P2P_SERIALIZATION_WARNING", "false")
         dist.init_process_group(
-            "nccl" if rank_device.type == "cuda" else "gloo", store=store, rank=rank, world_size=size
+            backend,
+            store=store,
+            rank=rank,
+            world_size=size,
+            timeout=timeout,
+            device_id=rank_device if rank_device.type == "cuda" else None,
         )
         if launcher and (size > 1 or launcher.watched):
             heartbeat = Heartbeat(store, rank, size, lost_after_s, launcher)
@@ -176,7 +196,7 @@ def join(device: Literal["auto", "cpu", "cuda"], lost_after_s: float = 60.0) -> 
     failed: int | None = global_rank
     try:
         size = dist.get_world_size() if dist.is_initialized() else 1
-        yield World(global_rank, size, rank_device, store=store)
+        yield World(global_rank, size, rank_device, store=store, timeout=timeout)
         failed = None
     except (RuntimeError, RunError) as error:
         causes = list(_causes(error))

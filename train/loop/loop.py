@@ -13,6 +13,7 @@ import torch
 from reelweave.loader.errors import NoRoomError, RunError, lacks_room
 from reelweave.loader.settings import unread_keys
 from reelweave.loader.storage import Storage, open_storage
+from reelweave.loader.text import pluralize
 from reelweave.train.checkpoint.saver import Checkpoints
 from reelweave.train.checkpoint.state import BaseWeights, FrozenPart, ancestry
 from reelweave.train.config.run import TrainConfig
@@ -163,6 +164,9 @@ class TrainingLoop(ABC, Generic[Config]):
             for line in chain([changed] if changed else [], begun.lines, unread_keys(config)):
                 log.say(line)
             task.start(done, log)
+            # Behind what makes groups, and before the first step.
+            if made := processes.ranks.groups.connect():
+                log.say(_connected(made, world))
             steps = Steps(config, self._stream, processes, task, checkpoints, log, peak, outside)
             last = steps.run(done, profiler)
             if stopped := last < total_steps:
@@ -185,6 +189,15 @@ class TrainingLoop(ABC, Generic[Config]):
             return 0, self.begin_new(checkpoints, world)
         words = ancestry(state.ancestors)
         return state.step, Beginning(tuple(state.ancestors), (f"the run {words}",) if words else ())
+
+
+def _connected(groups: int, world: World) -> str:
+    line = f"{pluralize(groups + 1, 'process group')} connected"
+    if world.device.type != "cuda":
+        return line
+    free, total = torch.cuda.mem_get_info(world.device)
+    outside = total - free - torch.cuda.memory_reserved(world.device)
+    return f"{line}; {outside / 2**30:.2f} GiB of this GPU are outside of PyTorch, as for communicators"
 
 
 def _beginning(description: str, world: World, done: int, total_steps: int) -> str:

@@ -4,13 +4,13 @@ import math
 import os
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any
 
-import torch.distributed as dist
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+import torch
+from torch.distributed.device_mesh import DeviceMesh
 
 from reelweave.loader.errors import UsageError
 from reelweave.train.config.parallel import ParallelConfig
+from reelweave.train.distributed.groups import backward, onward
 from reelweave.train.distributed.world import World
 from reelweave.train.parallel.neighbours import Neighbours
 from reelweave.train.parallel.rank_grid import CONTEXT, GridRanks, RankGrid
@@ -84,10 +84,19 @@ class Ranks(GridRanks[Mesh]):
     @cached_property
     def weights(self) -> DeviceMesh:
         """Device mesh of the weights: pp, dp_replicate, dp_shard (including context-parallel ranks), tp."""
-        mesh = self.mesh
-        sizes = (mesh.pp, mesh.dp_replicate, mesh.degree(("dp_shard", *CONTEXT)), mesh.tp)
-        names = ("pp", "dp_replicate", "dp_shard", "tp")
-        return init_device_mesh(self.world.device.type, sizes, mesh_dim_names=names)
+        dimensions = {
+            "pp": ("pp",),
+            "dp_replicate": ("dp_replicate",),
+            "dp_shard": ("dp_shard", *CONTEXT),
+            "tp": ("tp",),
+        }
+        sizes = [self.mesh.degree(names) for names in dimensions.values()]
+        return DeviceMesh.from_group(
+            [self.groups.divide(self.mesh.partition(names)) for names in dimensions.values()],
+            self.world.device.type,
+            mesh=torch.arange(self.world.size).reshape(sizes),
+            mesh_dim_names=tuple(dimensions),
+        )
 
     @cached_property
     def node(self) -> World:
@@ -106,6 +115,5 @@ class Ranks(GridRanks[Mesh]):
     @cached_property
     def neighbours(self) -> Neighbours:
         """Adjacent stages in this rank's pipeline."""
-        make: Any = dist.new_subgroups_by_enumeration
-        tokens, gradients = (make(self.mesh.partition(("pp",)))[0] for _ in range(2))
-        return Neighbours(tokens, gradients)
+        stages = self.mesh.partition(("pp",))
+        return Neighbours(self.groups.divide(stages, onward), self.groups.divide(stages, backward))

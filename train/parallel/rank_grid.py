@@ -2,12 +2,11 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass, fields
+from dataclasses import astuple, dataclass, fields, replace
 from functools import cached_property
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
-import torch.distributed as dist
-
+from reelweave.train.distributed.groups import Groups, around, to_all
 from reelweave.train.distributed.world import World
 from reelweave.train.parallel.context.context import ContextParallel
 
@@ -57,11 +56,13 @@ class GridRanks(Generic[Grid]):
     Attributes:
         mesh: the grid.
         world: all processes.
+        groups: process groups made so far.
     """
 
     def __init__(self, mesh: Grid, world: World) -> None:
         self.mesh = mesh
         self.world = world
+        self.groups = Groups(world.device, world.timeout)
         self._along: dict[frozenset[str], World] = {}
 
     def along(self, *dimensions: str) -> World:
@@ -78,10 +79,10 @@ class GridRanks(Generic[Grid]):
 
     def context_with(self, *dimensions: str) -> ContextParallel:
         """Return the ranks of `context` along further dimensions, as a longer ring; a collective of all processes."""
-        make: Any = dist.new_subgroups_by_enumeration
         rings = (*dimensions, "ring")
+        divisions = ((rings, around), (("ulysses",), to_all), ((*rings, "ulysses"), to_all))
         return ContextParallel(
-            *(make(self.mesh.partition(names))[0] for names in (rings, ("ulysses",), (*rings, "ulysses")))
+            *(self.groups.divide(self.mesh.partition(names), connect) for names, connect in divisions)
         )
 
     def _group(self, dimensions: Sequence[str]) -> World:
@@ -92,5 +93,7 @@ class GridRanks(Generic[Grid]):
         group_ranks = next(ranks for ranks in groups if self.world.rank in ranks)
         if len(group_ranks) == self.world.size:
             return self.world
-        group: Any = dist.new_subgroups_by_enumeration(groups)[0] if len(group_ranks) > 1 else None
-        return World(group_ranks.index(self.world.rank), len(group_ranks), self.world.device, group)
+        world = replace(
+            self.world, rank=group_ranks.index(self.world.rank), size=len(group_ranks), store=None
+        )
+        return replace(world, group=self.groups.divide(groups)) if world.size > 1 else world

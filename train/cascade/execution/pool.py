@@ -8,10 +8,10 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import torch
 import torch.distributed as dist
 
 from reelweave.loader.errors import RunError
+from reelweave.train.distributed.groups import to_all
 from reelweave.train.distributed.world import World
 from reelweave.train.parallel.context.context import ContextParallel
 
@@ -40,9 +40,9 @@ class GroupPool:
         self.channel: dist.ProcessGroup | None = None
         self._alone: dist.ProcessGroup | None = None
         if world.size > 1:
-            self.channel = _make_group(list(range(world.size)), backend="gloo")
-            # A group of one rank needs no collective.
-            self._alone = _make_group([world.rank], use_local_synchronization=True)
+            self.channel = self._make_group(list(range(world.size)), backend="gloo")
+            # A group of one rank needs no collective, and no communicator of the GPU.
+            self._alone = self._make_group([world.rank], backend="gloo", use_local_synchronization=True)
         self.use(menu)
 
     def use(self, menu: Iterable[Group]) -> None:
@@ -60,13 +60,13 @@ class GroupPool:
         fresh = [ranks for ranks in needed if ranks not in self._groups]
         for ranks in fresh:
             # Every process counts every group, so that its members agree on its name.
-            group = dist.group.WORLD if len(ranks) == world.size else _make_group(list(ranks))
+            group = dist.group.WORLD if len(ranks) == world.size else self._make_group(list(ranks))
             assert group is not None
             self._groups[ranks] = group
-        # NCCL connects at the first collective, which would be within a step. All ranks go through the same order.
+        # NCCL connects a pair at its first message, which would be within a step. All ranks have the same order.
         for ranks in fresh:
             if world.rank in ranks:
-                dist.all_reduce(torch.zeros(1, device=world.device), group=self._groups[ranks])
+                to_all(self._groups[ranks], world.device)
                 self.made += 1
 
     def group(self, ranks: Group) -> dist.ProcessGroup:
@@ -92,6 +92,13 @@ class GroupPool:
         rank = self._world.rank
         return ContextParallel(self._own(rings, rank), self._own(ulysses, rank), self.group(ranks))
 
+    def _make_group(self, ranks: list[int], **how: Any) -> dist.ProcessGroup:
+        make: Any = dist.new_group
+        group: dist.ProcessGroup = make(
+            ranks, timeout=self._world.timeout, **how
+        )  # a placeholder on other ranks
+        return group
+
     def _own(self, groups: Sequence[Group], rank: int) -> dist.ProcessGroup:
         ranks = next(group for group in groups if rank in group)
         process_group = self.group(ranks) if len(ranks) > 1 else self._alone
@@ -106,12 +113,6 @@ def communicators(menu: Iterable[Group], heads: int) -> list[Group]:
         near = _near(len(ranks), heads)
         rank_sets.update([ranks, *_ulysses(ranks, near), *_rings(ranks, near)])
     return sorted((ranks for ranks in rank_sets if len(ranks) > 1), key=lambda ranks: (len(ranks), ranks))
-
-
-def _make_group(ranks: list[int], **how: Any) -> dist.ProcessGroup:
-    make: Any = dist.new_group
-    group: dist.ProcessGroup = make(ranks, **how)  # a placeholder on ranks outside the group
-    return group
 
 
 def _near(degree: int, heads: int) -> int:

@@ -86,11 +86,11 @@ class ParallelModel:
         for name, parameter in self._wholes.items():
             if isinstance(parameter, DTensor):
                 parameter.grad = pieces.place_piece(self._gradient(name), parameter)
+        # Groups are made here: in a step all ranks would wait for their communicators.
+        self._tensor, self._stages = ranks.along("tp"), ranks.along("pp")
         # With blocks over ranks, who holds what is known by asking.
         local_text = "\n".join(f"{name} {parameter.numel()}" for name, parameter in self._wholes.items())
-        held = [
-            line.split() for text in ranks.along("pp").gather_text(local_text) for line in text.splitlines()
-        ]
+        held = [line.split() for text in self._stages.gather_text(local_text) for line in text.splitlines()]
         self._holders = Counter(name for name, _ in held)
         self.count = sum(int(values) for values in dict(held).values())
         self.executor: StepExecutor | None = None
@@ -254,11 +254,12 @@ class ParallelModel:
 
     def _sum_over_model_ranks(self) -> None:
         """Sum partial gradients over ranks with the same samples."""
-        tensor, stages = self.ranks.along("tp"), self.ranks.along("pp")
-        if tensor.size > 1:
-            tensor.sum_([self._gradient(name) for name in self.weights if summed_over_tensor_ranks(name)])
-        if stages.size > 1:
-            stages.sum_([self._gradient(name) for name in self.weights if self._holders[name] > 1])
+        if self._tensor.size > 1:
+            self._tensor.sum_(
+                [self._gradient(name) for name in self.weights if summed_over_tensor_ranks(name)]
+            )
+        if self._stages.size > 1:
+            self._stages.sum_([self._gradient(name) for name in self.weights if self._holders[name] > 1])
 
 
 class DDP(ParallelModel):

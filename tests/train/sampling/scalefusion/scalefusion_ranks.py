@@ -102,8 +102,8 @@ def compared(case: Case, group: dist.ProcessGroup) -> dict[str, float]:
         return {"out": relative(found, WholeModel(model(torch.float64))(*wide))}
 
     def disagreeing(found: torch.Tensor) -> int:
-        others = [torch.empty_like(found) for _ in range(case.ranks)]
-        dist.all_gather(others, found, group=group)
+        others = [torch.empty_like(found, memory_format=torch.contiguous_format) for _ in range(case.ranks)]
+        dist.all_gather(others, found.contiguous(), group=group)
         return sum(not torch.equal(other, found) for other in others)
 
     if case.slicing is None:
