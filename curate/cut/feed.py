@@ -54,7 +54,7 @@ class Feed:
         sound_clock: SoundClock | None = None,
     ) -> None:
         streams = [video] if sound is None else [video, sound]
-        self._packets = mended_stamps(read_packets(container, *streams), container.format.name)
+        self._packets = mended_stamps(read_packets(container, *streams), video)
         self._video_index = video.index
         self._keep_video = keep_video
         self._waiting: deque[Packet[VideoStream]] | None = deque()

@@ -94,11 +94,11 @@ class NotingDemuxer:
 
     def _demux(self, video: VideoStream) -> Iterator[Packet[VideoStream]]:
         if self._sound is None:
-            yield from mended_stamps(read_packets(self._container, video), self._container.format.name)
+            yield from mended_stamps(read_packets(self._container, video), video)
             return
         noted = self.sound
         packets = read_packets(self._container, video, self._sound)
-        for packet in mended_stamps(packets, self._container.format.name):
+        for packet in mended_stamps(packets, video):
             if packet.stream.index == video.index:
                 noted.pictures += packet.size > 0
                 yield cast("Packet[VideoStream]", packet)

@@ -57,22 +57,22 @@ def further_film(file: BinaryIO) -> FurtherFilm | None:
 
     An init segment that is repeated within one stream is no film.
     """
-    found = list(boxes(file))
-    indexes = [at for at, (kind, _, _) in enumerate(found) if kind == b"moov"]
+    top = list(boxes(file))
+    indexes = [at for at, (kind, _, _) in enumerate(top) if kind == b"moov"]
     if not indexes:
         return None
     if len(indexes) < 2:
-        _, offset, size = found[-1]
+        _, offset, size = top[-1]
         file.seek(offset + size)
         return FurtherFilm("unread", offset + size) if _OTHERS.match(file.read(_OTHER_BYTES)) else None
-    between = [kind for kind, _, _ in found[indexes[0] + 1 : indexes[1]]]
-    if _is_of_fragments(between) and not any(kind == b"mdat" for kind, _, _ in found[indexes[1] :]):
+    between = [kind for kind, _, _ in top[indexes[0] + 1 : indexes[1]]]
+    if _is_of_fragments(between) and not any(kind == b"mdat" for kind, _, _ in top[indexes[1] :]):
         return None
-    offset = next((offset for kind, offset, _ in found[indexes[0] :] if kind == b"ftyp"), 0)
-    behind = _fragment_time(file, found[indexes[1] :])
+    offset = next((offset for kind, offset, _ in top[indexes[0] :] if kind == b"ftyp"), 0)
+    behind = _fragment_time(file, top[indexes[1] :])
     if behind is None:
         return FurtherFilm("unread", offset)
-    before = _fragment_time(file, found[: indexes[1]][::-1])
+    before = _fragment_time(file, top[: indexes[1]][::-1])
     return FurtherFilm("tangled", offset) if before is not None and behind <= before else None
 
 
@@ -108,9 +108,9 @@ def begins_behind(file: BinaryIO, container: str, last_packet: tuple[int, int]) 
     return None
 
 
-def _fragment_time(file: BinaryIO, found: list[tuple[bytes, int, int]]) -> int | None:
+def _fragment_time(file: BinaryIO, top: list[tuple[bytes, int, int]]) -> int | None:
     """Return the time of the first fragment of these boxes in ticks (tfdt: ISO/IEC 14496-12, 8.8.12); None if none."""
-    for kind, offset, size in found:
+    for kind, offset, size in top:
         if kind == b"moof":
             file.seek(offset)
             fragment = file.read(min(size, _MOST_INDEX_BYTES))
@@ -162,14 +162,14 @@ def _unread_kinds(file: BinaryIO, handler: bytes, number: int | None = None) -> 
 
 def _kinds(table: bytes) -> list[bytes]:
     """Return the kind of each sample entry; that of an encrypted one is what it was before."""
-    found, at = list[bytes](), _ENTRIES
-    while at + _ENTRY <= len(table) and len(found) < _MOST_ENTRIES:
+    kinds, at = list[bytes](), _ENTRIES
+    while at + _ENTRY <= len(table) and len(kinds) < _MOST_ENTRIES:
         size, kind = int.from_bytes(table[at : at + 4], "big"), table[at + 4 : at + 8]
-        if kind in _ENCRYPTED and not found and (format_at := table.find(b"frma", at, at + size)) >= 0:
+        if kind in _ENCRYPTED and not kinds and (format_at := table.find(b"frma", at, at + size)) >= 0:
             kind = table[format_at + 4 : format_at + 8]
-        found.append(kind)
+        kinds.append(kind)
         at += max(size, _ENTRY)
-    return found
+    return kinds
 
 
 def _name(kind: bytes) -> str:

@@ -97,11 +97,11 @@ class TsFile(io.RawIOBase):
 
 def transport(file: BinaryIO) -> BinaryIO:
     """Return a view of a file of TS without packets that come twice, and other files as they are."""
-    place = file.tell()
+    position = file.tell()
     head = file.read(_HEAD_BYTES)
-    file.seek(place)
+    file.seek(position)
     layout = layout_of(head) if SYNC in head[:_HEAD_BYTES] else None
-    return file if layout is None else cast(BinaryIO, TsFile(file, layout[0], place + layout[1]))
+    return file if layout is None else cast(BinaryIO, TsFile(file, layout[0], position + layout[1]))
 
 
 class TransportChecks:
