@@ -178,7 +178,11 @@ def given_text(text: str | bytes, name: str, overrides: Sequence[str], option: s
             raise UsageError(f"{option} {shown_name(override)}: write it as key=value{example}")
         if len(path) > MAX_DEPTH:
             raise UsageError(f"{option} {shown_name(key.strip())}: a key has at most {MAX_DEPTH} parts")
-        _put(values, path, _value_of(text_of_value, f"{option} {shown_name(key.strip())}"))
+        where = f"{option} {shown_name(key.strip())}"
+        if not text_of_value.strip():
+            # A variable of the shell that is not set: it would leave the default in silence.
+            raise UsageError(f"{where} has no value; write null for none, or '' for an empty text")
+        _put(values, path, _value_of(text_of_value, where), where)
         set_keys.append(key.strip())
     return Given(values, name, document, tuple(set_keys), option)
 
@@ -195,11 +199,22 @@ def _value_of(text: str, where: str) -> Any:
         ) from error
 
 
-def _put(values: dict[str, Any], path: list[str], value: Any) -> None:
-    for name in path[:-1]:
+def _put(values: dict[str, Any], path: list[str], value: Any, where: str) -> None:
+    """Put a value below its keys.
+
+    Raises:
+        UsageError: a section above has a value of its own, such as a preset's name, which would be lost.
+    """
+    for number, name in enumerate(path[:-1], 1):
         inner = values.setdefault(name, {})
-        if not isinstance(inner, dict):
+        if inner is None:
             inner = values[name] = {}
+        if not isinstance(inner, dict):
+            section = shown_name(".".join(path[:number]))
+            raise UsageError(
+                f"{where}: {section} is {shown_value(inner)}, which stands for the whole section and would be lost;"
+                f" give all its keys together, as {section}={{KEY: VALUE, ...}}, and not that value"
+            )
         values = inner
     values[path[-1]] = value
 

@@ -27,6 +27,21 @@ def test_overrides_win_over_the_file_and_the_file_over_defaults(tmp_path: Path) 
     assert config.run.runner == "sequential"
 
 
+def test_a_preset_is_not_lost_where_an_option_sets_a_key_of_its_section(tmp_path: Path) -> None:
+    with pytest.raises(
+        UsageError, match=r"model is 'tiny-st-dit', .*give all its keys together, as model=\{"
+    ):
+        resolve(TrainConfig, put(tmp_path, "model: tiny-st-dit\n"), ["model.layers=3"])
+    with pytest.raises(UsageError, match="start_from is 'runs/a', which stands for the whole section"):
+        resolve(TrainConfig, None, ["start_from=runs/a", "start_from.optimizer=kept"])
+    config = resolve(
+        TrainConfig, None, ["ema=null", "ema.decay=0.5", "start_from={source: a, weights: model}"]
+    )
+    assert config.ema
+    assert config.start_from
+    assert (config.ema.decay, config.start_from.weights) == (0.5, "model")
+
+
 def test_an_empty_file_means_the_defaults(tmp_path: Path) -> None:
     assert resolve(CurateConfig, put(tmp_path, ""), []) == CurateConfig()
 
@@ -48,6 +63,10 @@ def test_an_empty_file_means_the_defaults(tmp_path: Path) -> None:
         ("cut: 3\n", [], ["cut", "my.yaml"]),
         ("", ["cut.crf"], ["cut.crf", "key=value"]),
         ("", ["cut.crf=[1"], ["cut.crf"]),
+        ("", ["cut.crf="], ["--set cut.crf has no value; write null for none"]),
+        ("", ["cut.crf= "], ["--set cut.crf has no value"]),
+        ("cut: fast\n", ["cut.crf=3"], ["--set cut.crf: cut is 'fast', which stands for the whole section"]),
+        ("", ["cut=fast", "cut.crf=3"], ["--set cut.crf: cut is 'fast', which stands for the whole section"]),
         ("a: [", [], ["my.yaml", "YAML"]),
         ("- 1\n", [], ["my.yaml", "mapping"]),
         ("a: !!python/object/apply:os.system [id]\n", [], ["my.yaml"]),

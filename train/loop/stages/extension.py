@@ -5,7 +5,7 @@ computes what it did. Patches are resized as in FlexiViT (Beyer et al. 2023, sec
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -48,12 +48,15 @@ def shape_of(embed_columns: int, head_rows: int, patch: Patch) -> Shape | None:
     return Shape(patch, channels, columns - channels)
 
 
-def extensions(before: Shape, now: Shape) -> tuple[dict[str, Extend], str]:
+def extensions(
+    before: Shape, now: Shape, channels: Sequence[int] | None = None
+) -> tuple[dict[str, Extend], str]:
     """Return the function of each weight that changes, and the changes in words; a model of more channels only.
 
     Args:
         before: shape of the model whose weights are extended.
         now: shape that they get.
+        channels: channel of the new latents that each of the old ones is; None: the first ones, in order.
 
     Raises:
         ValueError: channels would be dropped.
@@ -71,13 +74,14 @@ def extensions(before: Shape, now: Shape) -> tuple[dict[str, Extend], str]:
         words.append(f"{added} more channels of latents begin with zeros")
     if added := now.condition - before.condition:
         words.append(f"{added} more channels of first frames begin with zeros")
+    channels_C = torch.tensor(channels if channels is not None else range(before.channels))
     resize = _resize_matrix(before.patch, now.patch)
     # An input's products with the weights stay what they are where it is the resized one.
     inverse = torch.linalg.pinv(resize.T)
     rules: dict[str, Extend] = {
-        EMBED: lambda weight_HV: _extend_columns(weight_HV, before, now, inverse),
-        HEAD: lambda weight_VH: _extend_rows(weight_VH, before, now, resize),
-        HEAD_BIAS: lambda bias_V: _extend_rows(bias_V[:, None], before, now, resize)[:, 0],
+        EMBED: lambda weight_HV: _extend_columns(weight_HV, before, now, inverse, channels_C),
+        HEAD: lambda weight_VH: _extend_rows(weight_VH, before, now, resize, channels_C),
+        HEAD_BIAS: lambda bias_V: _extend_rows(bias_V[:, None], before, now, resize, channels_C)[:, 0],
     }
     if before._replace(condition=now.condition) == now:
         rules = {EMBED: rules[EMBED]}
@@ -85,24 +89,28 @@ def extensions(before: Shape, now: Shape) -> tuple[dict[str, Extend], str]:
 
 
 def _extend_columns(
-    weight_HV: torch.Tensor, before: Shape, now: Shape, inverse_QP: torch.Tensor
+    weight_HV: torch.Tensor, before: Shape, now: Shape, inverse_QP: torch.Tensor, channels_C: torch.Tensor
 ) -> torch.Tensor:
     """Return the weights of the embedding, [hidden, channels * values of a patch], channel by channel."""
     weight_HCP = torch.unflatten(weight_HV.double(), 1, (-1, before.values))
     resized_HCQ = weight_HCP if before.patch == now.patch else weight_HCP @ inverse_QP.T
     extended_HCQ = resized_HCQ.new_zeros(len(weight_HV), now.channels + now.condition, now.values)
-    extended_HCQ[:, : before.channels] = resized_HCQ[:, : before.channels]
-    # Behind the noisy latents are a mask and as many channels of given latents.
-    extended_HCQ[:, now.channels : now.channels + before.condition] = resized_HCQ[:, before.channels :]
+    extended_HCQ[:, channels_C] = resized_HCQ[:, : before.channels]
+    if before.condition:
+        # Behind the noisy latents are a mask and as many channels of given latents.
+        condition_C = now.channels + torch.cat([torch.zeros(1, dtype=torch.long), 1 + channels_C])
+        extended_HCQ[:, condition_C] = resized_HCQ[:, before.channels :]
     return extended_HCQ.flatten(1).to(weight_HV.dtype)
 
 
-def _extend_rows(weight_VH: torch.Tensor, before: Shape, now: Shape, resize_QP: torch.Tensor) -> torch.Tensor:
+def _extend_rows(
+    weight_VH: torch.Tensor, before: Shape, now: Shape, resize_QP: torch.Tensor, channels_C: torch.Tensor
+) -> torch.Tensor:
     """Return the weights of the head, [channels * values of a patch, hidden], channel by channel."""
     weight_CPH = torch.unflatten(weight_VH.double(), 0, (-1, before.values))
     resized_CQH = weight_CPH if before.patch == now.patch else resize_QP @ weight_CPH
     extended_CQH = resized_CQH.new_zeros(now.channels, *resized_CQH.shape[1:])
-    extended_CQH[: before.channels] = resized_CQH
+    extended_CQH[channels_C] = resized_CQH
     return extended_CQH.flatten(0, 1).to(weight_VH.dtype)
 
 

@@ -1,7 +1,10 @@
 """Fit of stored weights into a new run: copied, extended by a rule, or refused."""
 
+import shlex
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple
+
+import torch
 
 from reelweave.loader.errors import UsageError
 from reelweave.loader.settings import differences
@@ -9,8 +12,10 @@ from reelweave.train.checkpoint.reading import Shapes, describe_differences, dif
 from reelweave.train.checkpoint.state import BaseWeights, FrozenPart
 from reelweave.train.config.model import DiffusersConfig
 from reelweave.train.config.run import TrainConfig
+from reelweave.train.config.tokenizer import PatchTransformConfig
 from reelweave.train.loop.stages.extension import EMBED, HEAD, Extend, extensions, shape_of
 from reelweave.train.loop.stages.source import KEY, Source
+from reelweave.train.models.encoders.tokenizer import channels_within
 
 _MAY_DIFFER = ("patch", "absolute_positions")
 """Keys of a model of ours that leave the names of its weights as they are."""
@@ -171,8 +176,8 @@ def _check_adapters(source: Source, config: TrainConfig, base: BaseWeights | Non
     published = isinstance(config.model, DiffusersConfig)
     if adapted and config.lora is None:
         way = (
-            f"merge them first with `reelweave export {uri if source.folder else 'RUN'} --merge --out FOLDER` and name"
-            " FOLDER"
+            f"merge them first with `reelweave export {shlex.quote(uri) if source.folder else 'RUN'} --merge --out"
+            " FOLDER` and name FOLDER"
             if published
             else "name the run that trained them, which are merged then"
         )
@@ -180,10 +185,16 @@ def _check_adapters(source: Source, config: TrainConfig, base: BaseWeights | Non
             f"{KEY}: {uri} holds adapters, and this run trains all weights: set train.lora, or {way}"
         )
     if config.lora and not adapted:
-        way = f"reelweave export {uri} --out FOLDER` and train.model.name=FOLDER"
+        run = shlex.quote(uri) if source.folder else "RUN"
+        ways = {
+            "ours": f"train.lora.checkpoint={uri}",
+            "run": f"`reelweave export {run} --out FOLDER` and train.model.name=FOLDER",
+            "folder": f"train.model.weights={uri}",
+        }
+        way = ways["ours" if not published else "run" if source.config else "folder"]
         raise UsageError(
-            f"{KEY}: {uri} holds all weights, and this run trains adapters: for adapters on those weights use"
-            f" {f'`{way}' if published else f'train.lora.checkpoint={uri}'} without {KEY}"
+            f"{KEY}: {uri} holds all weights, and this run trains adapters: for adapters on those weights use {way}"
+            f" without {KEY}"
         )
     if base and source.base and base.sha256 != source.base.sha256:
         raise UsageError(
@@ -221,13 +232,47 @@ def _extended(source: Source, config: TrainConfig, wanted: Shapes) -> tuple[dict
     if before is None or now is None or before == now:
         return {}, ""
     try:
-        return extensions(before, now)
+        return extensions(before, now, _channels(source, config) if before.channels < now.channels else None)
     except ValueError as error:
         raise UsageError(f"{KEY}: {source.ancestor.name} does not fit this run: {error}") from error
 
 
+def _channels(source: Source, config: TrainConfig) -> list[int] | None:
+    """Return the channel of the run's latents that each of the source's is; None: the first ones, in order.
+
+    Raises:
+        ValueError: the source does not say which coefficients of a patch its channels are.
+    """
+    now = config.tokenizer
+    if not isinstance(now, PatchTransformConfig):
+        return None
+    if source.config is None:
+        raise ValueError(
+            "a folder does not say which coefficients of a patch its channels are; name the run, or its export to a"
+            " .safetensors file"
+        )
+    before = source.config.tokenizer
+    sizes = {"frames", "height", "width"}
+    if not isinstance(before, PatchTransformConfig) or before.model_dump(include=sizes) != now.model_dump(
+        include=sizes
+    ):
+        # Channels of another transform are none of these; the line on changed keys names it.
+        return None
+    return channels_within(before, now)
+
+
 def _check_names(source: Source, config: TrainConfig, wanted: Shapes, extended: Collection[str]) -> None:
     """Refuse weights that are missing, unknown or misshapen, but for those that a rule extends; dtypes may differ."""
+    wrong = {
+        f"{name} ({dtype})"
+        for name, (dtype, _) in source.shapes.items()
+        if name in wanted and not getattr(torch, dtype).is_floating_point
+    }
+    if wrong:
+        raise UsageError(
+            f"{KEY}: the weights of {source.ancestor.name} are whole numbers, as quantized ones are: {min(wrong)}, of"
+            f" {len(wrong):,}; take them unquantized"
+        )
     stored, expected = (
         {name: ("", shape) for name, (_, shape) in shapes.items() if name not in extended}
         for shapes in (source.shapes, wanted)

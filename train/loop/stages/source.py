@@ -145,10 +145,11 @@ def describe(
     if root.stat(LORA_FILE) is not None:
         raise UsageError(
             f"{KEY}: {start.source} holds adapters as diffusers reads them; name the run that they come from, or its"
-            " export to a .safetensors file"
+            " export to a .safetensors file, or begin with them by train.lora.start_from"
         )
     source = _of_checkpoint(start, storage)
-    if adapts or not source.adapted or isinstance(model, DiffusersConfig):
+    of = source.config.model if source.config else None
+    if adapts or not source.adapted or isinstance(model, DiffusersConfig) or isinstance(of, DiffusersConfig):
         return source
     return source.model_copy(update={"under": _under(source, storage)})
 
@@ -168,7 +169,14 @@ def _under(source: Source, storage: StorageConfig) -> Source:
         raise UsageError(
             f"{KEY}: {uri} does not name the checkpoint under its adapters: it is too old to be merged"
         )
-    under = _of_checkpoint(StartFromConfig(source=base.name), storage)
+    try:
+        under = _of_checkpoint(StartFromConfig(source=base.name), storage)
+    except UsageError as error:
+        reason = str(error).removeprefix(f"{KEY}: ")
+        raise UsageError(
+            f"{KEY}: the weights under the adapters of {uri} are not to be had, and adapters are merged into them:"
+            f" {reason}"
+        ) from error
     if under.ancestor.sha256 != base.sha256:
         raise UsageError(
             f"{KEY}: the adapters of {uri} were trained on {base}, and that checkpoint is another one now: put the old"

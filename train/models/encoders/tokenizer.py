@@ -142,6 +142,25 @@ def natural_deviations(patch: tuple[int, int, int]) -> torch.Tensor:
     )
 
 
+def coefficients(config: PatchTransformConfig) -> list[int]:
+    """Return the numbers of the coefficients of a patch and colour that latents hold, rising.
+
+    More of them lie between those of fewer, since the order is that of `frequencies` in time, rows and columns.
+    """
+    order_K = frequencies((config.frames, config.height, config.width)).argsort(stable=True)
+    return order_K[: config.kept].sort().values.tolist()
+
+
+def channels_within(before: PatchTransformConfig, now: PatchTransformConfig) -> list[int]:
+    """Return the channel of the latents of ``now`` that each channel of ``before`` is, of patches of one size."""
+    number = {coefficient: index for index, coefficient in enumerate(coefficients(now))}
+    return [
+        number[coefficient] * COLOURS + colour
+        for coefficient in coefficients(before)
+        for colour in range(COLOURS)
+    ]
+
+
 class PatchTransform(Tokenizer):
     """Fixed, linear and causal transform between video and latents; lossless unless coefficients are dropped.
 
@@ -168,10 +187,8 @@ class PatchTransform(Tokenizer):
         scale_K = (
             natural_deviations(self.compression) if config.normalized else basis_KP.new_ones(len(basis_KP))
         )
-        if config.kept is not None:
-            # Sorted back, so that channels stay ordered by frequency in time, rows and columns.
-            kept_K = frequencies(self.compression).argsort(stable=True)[: config.kept].sort().values
-            basis_KP, scale_K = basis_KP[kept_K], scale_K[kept_K]
+        numbers_K = torch.tensor(coefficients(config))
+        basis_KP, scale_K = basis_KP[numbers_K], scale_K[numbers_K]
         self.register_buffer("basis_KP", (basis_KP / scale_K[:, None]).float(), persistent=False)
         self.register_buffer("decoded_KP", (basis_KP * scale_K[:, None]).float(), persistent=False)
         self.basis_KP: torch.Tensor

@@ -101,6 +101,8 @@ class PublishedModel:
                         tensor, shape = file.get_tensor(name), list(state[name].shape)
                         if list(tensor.shape) != shape:
                             raise ValueError(f"{name} has shape {list(tensor.shape)} instead of {shape}")
+                        if state[name].is_floating_point() and not tensor.is_floating_point():
+                            raise ValueError(f"{name} is of type {tensor.dtype}, as quantized weights are")
                         yield name, tensor
             if missing:
                 raise ValueError(f"its weights lack {min(missing)}")

@@ -3,8 +3,10 @@
 import pytest
 import torch
 
+from reelweave.train.config.tokenizer import PatchTransformConfig
 from reelweave.train.loop.stages.extension import EMBED, HEAD, HEAD_BIAS, Shape, extensions, shape_of
 from reelweave.train.models.attention.patches import cut, join
+from reelweave.train.models.encoders.tokenizer import PatchTransform, channels_within
 
 HIDDEN = 5
 
@@ -20,8 +22,8 @@ def ends(shape):
     }
 
 
-def extended(before, now):
-    rules, words = extensions(before, now)
+def extended(before, now, channels=None):
+    rules, words = extensions(before, now, channels)
     return {
         name: rules[name](weight) if name in rules else weight for name, weight in ends(before).items()
     }, words
@@ -71,6 +73,28 @@ def test_more_channels_change_nothing_of_what_was_computed():
     assert not grown[:, 9:].any()
     assert not new[HEAD][12:].any()
     torch.testing.assert_close(new[HEAD][:12], ends(before)[HEAD])
+
+
+def test_channels_keep_the_coefficients_that_they_were_trained_for():
+    less, more = (PatchTransformConfig(frames=2, height=4, width=4, kept=kept) for kept in (4, 6))
+    channels = channels_within(less, more)
+    video_BCTHW = torch.randn(1, 3, 3, 8, 8)
+    x, y = (PatchTransform(config).encode(video_BCTHW) for config in (less, more))
+    torch.testing.assert_close(y[:, channels], x)
+    assert channels != list(range(12))  # new ones lie between
+
+    before, now = Shape((1, 1, 1), 12, 13), Shape((1, 1, 1), 18, 19)
+    old, (new, _) = ends(before), extended(before, now, channels)
+    # Noisy latents, a mask, and given latents: the embedding and the head compute what they did.
+    embedded = torch.einsum(
+        "oc,bcthw->bothw", new[EMBED], torch.cat([y, torch.ones_like(y[:, :1]), 2 * y], 1)
+    )
+    expected = torch.einsum(
+        "oc,bcthw->bothw", old[EMBED], torch.cat([x, torch.ones_like(x[:, :1]), 2 * x], 1)
+    )
+    torch.testing.assert_close(embedded, expected)
+    torch.testing.assert_close(new[HEAD][channels], old[HEAD])
+    torch.testing.assert_close(new[HEAD_BIAS][channels], old[HEAD_BIAS])
 
 
 def test_no_channels_are_dropped():

@@ -19,8 +19,10 @@ from reelweave.train.config.first_frames import FirstFramesConfig
 from reelweave.train.config.lora import LoraConfig
 from reelweave.train.config.parallel import ParallelConfig
 from reelweave.train.config.run import TrainConfig
+from reelweave.train.config.tokenizer import PatchTransformConfig
 from reelweave.train.loop.stages.record import read_ancestors
 from reelweave.train.loop.trainer import Trainer
+from reelweave.train.models.encoders.tokenizer import channels_within
 from reelweave.train.models.lora import merge
 from reelweave.train.sampling.trained.load import load_trained
 from tests.s3server import make_bucket, s3_server
@@ -28,7 +30,7 @@ from tests.thorough import but
 from tests.train.clips import ClipStream, tiny_config
 from tests.train.loop.stages.stage_runs import From, M, N, adapters, begins, model, run, same, staged
 from tests.train.published import publish_text, run_config
-from tests.train.saved import losses, newest, tensors
+from tests.train.saved import change_state, losses, newest, tensors
 
 
 def test_two_stages_equal_one_run_where_nothing_changes(tmp_path, first):
@@ -123,6 +125,25 @@ def test_another_patch_is_resized(tmp_path, first, capsys, patch):
     )
 
 
+def test_coefficients_of_a_patch_keep_their_weights_where_more_of_them_are_latents(tmp_path, capsys):
+    few, more = (PatchTransformConfig(frames=2, height=4, width=4, kept=count) for count in (4, 6))
+    first = run(staged(steps=1, tokenizer=few), tmp_path / "few")
+    before, now = tensors(first), begins(first, tmp_path, tokenizer=more)
+    channels = channels_within(few, more)
+    rest = sorted(set(range(18)) - set(channels))
+    assert rest[0] < 12  # new coefficients lie between the old ones
+    grown = now["dit.embed.weight"].unflatten(1, (18, 4))
+    same({"embed": grown[:, channels]}, {"embed": before["dit.embed.weight"].unflatten(1, (12, 4))})
+    assert grown[:, rest].abs().max() < 1e-9
+    assert "6 more channels of latents begin with zeros" in capsys.readouterr().err
+    folder = tmp_path / "folder"
+    assert main(["export", str(first), "--out", str(folder)]) == 0
+    with pytest.raises(
+        UsageError, match="a folder does not say which coefficients of a patch its channels are"
+    ):
+        begins(folder, tmp_path, "from-folder", tokenizer=more)
+
+
 def test_first_frames_begin_with_zeros_and_the_rest_as_it_was(tmp_path, first):
     before = tensors(first, "ema")
     now = begins(first, tmp_path, first_frames=FirstFramesConfig())
@@ -158,6 +179,11 @@ def test_adapters_begin_with_adapters_and_keep_what_they_compute(tmp_path, first
         atol=1e-8,
     )
     assert merged.keys() == tensors(first).keys()
+    change_state(tmp_path / "adapted", lambda state: state["base"].update(name=str(tmp_path / "gone")))
+    with pytest.raises(
+        UsageError, match=r"the weights under the adapters of .* not to be had, .*gone holds no"
+    ):
+        begins(tmp_path / "adapted", tmp_path, "gone")
     assert [ancestor.name for ancestor in read_ancestors(tmp_path / "merged")] == [
         str(newest(tmp_path / "adapted")),
         str(newest(first)),
@@ -182,17 +208,27 @@ def test_a_published_model_begins_with_a_run_or_an_export_of_it(tmp_path, capsys
     capsys.readouterr()
     run(small.model_copy(update={"start_from": StartFromConfig(source=str(source))}), tmp_path / "other text")
     assert "other than there: the files of train.text.name are others" in capsys.readouterr().err
-    lora = small.model_copy(update={"start_from": start, "lora": LoraConfig(rank=2)})
-    with pytest.raises(
-        UsageError, match=r"holds all weights, .* `reelweave export .* and train\.model\.name=FOLDER"
+    for name, way in (
+        ("first", "`reelweave export .* and train.model.name=FOLDER"),
+        ("exported", "train.model.weights=.*exported"),
     ):
-        run(lora, tmp_path / "adapted")
+        start = StartFromConfig(source=str(tmp_path / name))
+        lora = small.model_copy(update={"start_from": start, "lora": LoraConfig(rank=2)})
+        with pytest.raises(UsageError, match=rf"holds all weights, .* use {way} without train.start_from"):
+            run(lora, tmp_path / "adapted")
     run(lora.model_copy(update={"start_from": None}), tmp_path / "adapted")
     begun = small.model_copy(update={"start_from": StartFromConfig(source=str(tmp_path / "adapted"))})
     with pytest.raises(
         UsageError, match=r"holds adapters, .* `reelweave export .*adapted.* --merge --out FOLDER` and"
     ):
         run(begun, tmp_path / "whole")
+    with pytest.raises(UsageError, match=r"holds weights of .*, and train\.model is dit"):
+        run(staged(tmp_path / "adapted"), tmp_path / "ours")
+    [file] = (tmp_path / "exported").glob("*.safetensors")
+    weights = load_file(file)
+    save_file({name: tensor.to(torch.int8) for name, tensor in weights.items()}, file, {"format": "pt"})
+    with pytest.raises(UsageError, match=r"are whole numbers, as quantized ones are: .* \(int8\), of 69"):
+        run(small.model_copy(update={"start_from": start}), tmp_path / "quantized")
     (tmp_path / "exported" / "config.json").write_text('{"_class_name": "CogVideoXTransformer3DModel"}')
     with pytest.raises(
         UsageError, match=r"is a CogVideoXTransformer3DModel, and train\.model\.name=.* a WanTransf"

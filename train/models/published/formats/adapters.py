@@ -7,7 +7,9 @@ lora_unet_LAYER.lora_down.weight, .lora_up.weight, .alpha             kohya, mus
 import json
 import math
 import re
+import shlex
 from collections.abc import Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,12 +17,12 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from reelweave.loader.errors import UsageError, first_line
-from reelweave.train.config.lora import PEFT_FILE, PEFT_SETTINGS, adapters_file
+from reelweave.train.config.lora import LORA_FILE, PEFT_FILE, PEFT_SETTINGS, adapters_file
 from reelweave.train.models.published.folder import read_json
 from reelweave.train.models.published.formats.fused import separate_adapters
 from reelweave.train.models.published.formats.layers import Layers
 from reelweave.train.models.published.formats.peft_scale import refused_setting, rescale_adapters
-from reelweave.train.models.published.formats.whole import check_no_pickle
+from reelweave.train.models.published.formats.whole import absent, check_no_pickle
 from reelweave.train.models.published.names.families import NAMES
 from reelweave.train.models.published.names.native import Held, NativeNames, listed
 
@@ -39,6 +41,8 @@ _PREFIXES = (
     "model.diffusion_model.",
     "pipe.dit.",
 )
+_OURS = "dit.model."
+_MOST_FILES = 4096
 _KOHYA = ("lora_unet__", "lora_unet_", "lora_transformer_")
 _FOREIGN = {
     r"dora_scale|magnitude_vector": "DoRA",
@@ -93,8 +97,9 @@ def read_adapters_file(path: Path, layers: Layers, names: NativeNames | None, ke
         UsageError: the file holds something else, or adapters of other layers; the message names what was found.
     """
     file = adapters_file(path)
-    key = f"{key} {file}"
     check_no_pickle(file, key)
+    _check_there(path, file, key)
+    key = f"{key} {file}"
     try:
         tensors, metadata, settings = _read_file(file)
         return _adapters(tensors, metadata, settings, layers, names, key)
@@ -102,6 +107,24 @@ def read_adapters_file(path: Path, layers: Layers, names: NativeNames | None, ke
         raise UsageError(f"{key} is no safetensors file: {first_line(error)}") from error
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError, RuntimeError, re.error) as error:
         raise UsageError(f"{key} does not say rank and alpha of its adapters: {first_line(error)}") from error
+
+
+def _check_there(path: Path, file: Path, key: str) -> None:
+    """Refuse a path that names no file of adapters, and say what it names."""
+    if file.exists():
+        return
+    if not path.is_dir():
+        raise UsageError(f"{key} {absent(path)}")
+    if (path / "checkpoints").is_dir() or (path / "state.json").is_file():
+        raise UsageError(
+            f"{key} {path} is a run of `reelweave train` or its checkpoint: train.start_from={path} begins with it, and"
+            f" `reelweave sample --checkpoint {shlex.quote(str(path))}` samples it"
+        )
+    inside = listed(each.name for each in islice(path.glob("*.safetensors"), _MOST_FILES))
+    raise UsageError(
+        f"{key} {path} is a folder without {LORA_FILE} or {PEFT_FILE}"
+        + (f": name one of its files ({inside})" if inside else ", or any other safetensors file")
+    )
 
 
 def _read_file(file: Path) -> tuple[dict[str, torch.Tensor], Mapping[str, str], dict[str, Any]]:
@@ -125,6 +148,7 @@ def _adapters(
 ) -> AdaptersFile:
     if (name := refused_setting(settings)) is not None:
         raise UsageError(f"{key} has {name}={settings[name]!r}, which adapters here have not: merge it first")
+    _check_values(tensors, key)
     stored = _pairs(tensors, _held_layers(layers, names), key, names)
     separate = _separate(stored, layers, int(metadata.get(LORA_RANK, 0)), key)
     rank = _common_rank(separate, key)
@@ -157,6 +181,28 @@ def _adapters(
         note = f"{key} states no alpha: taken is alpha {rank}, its rank, as diffusers, ComfyUI and musubi-tuner do"
     targets = _targets(set(separate), layers, settings, key)
     return AdaptersFile(rank, alpha, targets, weights, metadata, note)
+
+
+def _check_values(tensors: Mapping[str, torch.Tensor], key: str) -> None:
+    """Refuse matrices that are no floating-point numbers, or not finite: every step and video would fail by them."""
+    matrices = {name: tensor for name, tensor in tensors.items() if _TENSOR.fullmatch(name)}
+    if wrong := [
+        name for name, tensor in matrices.items() if tensor.dim() > 1 and not tensor.is_floating_point()
+    ]:
+        kinds = listed({str(matrices[name].dtype).removeprefix("torch.") for name in wrong})
+        raise UsageError(
+            f"{key} has matrices of type {kinds}, and adapters are floating-point: {listed(wrong)}"
+        )
+    if several := [
+        name for name, tensor in matrices.items() if name.endswith(".alpha") and tensor.numel() != 1
+    ]:
+        raise UsageError(f"{key} has several numbers where one alpha belongs: {listed(several)}")
+    if wrong := [
+        name
+        for name, tensor in matrices.items()
+        if not name.endswith(".alpha") and not tensor.float().isfinite().all()
+    ]:
+        raise UsageError(f"{key} has values that are not finite (NaN or infinite): {listed(wrong)}")
 
 
 def _held_layers(layers: Layers, names: NativeNames | None) -> dict[str, Held]:
@@ -221,6 +267,11 @@ def _unknown_names(unknown: list[str], total: int, key: str, names: NativeNames 
         return UsageError(
             f"{key} holds no adapters, but tensors such as {listed(unknown)}; weights of a whole model belong into"
             " model.weights"
+        )
+    if all(name.startswith(_OURS) for name in unknown):
+        return UsageError(
+            f"{key} holds adapters by our own names, as `reelweave export` writes them without --format:"
+            " train.start_from begins with them; for --lora export the run as a folder, or with --format native"
         )
     mine = f" of {names.family}" if names else ""
     for other in NAMES:

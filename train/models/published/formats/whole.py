@@ -16,6 +16,7 @@ from reelweave.train.models.published.names.native import Held, NativeNames, lis
 _PREFIXES = ("model.diffusion_model.", "model.model.", "diffusion_model.", "module.")
 """Prefixes that tools put before all names of a transformer."""
 _SCALED = re.compile(r"scaled_fp8$|\.(scale_weight|scale_input|weight_scale|input_scale|comfy_quant)$")
+_ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+:)/+")
 PICKLES = frozenset({".bin", ".ckpt", ".pkl", ".pt", ".pth"})
 """Endings of files that run code when they are read."""
 
@@ -33,13 +34,22 @@ def weight_files(path: Path, key: str) -> list[Path]:
     check_no_pickle(path, key)
     if not path.is_dir():
         if not path.is_file():
-            raise UsageError(f"{key}={str(path)!r} does not exist")
+            raise UsageError(f"{key}={absent(path)}")
         return [path]
     if files := sorted(path.glob("*.safetensors")):
         return files
-    raise UsageError(
-        f"{key}={str(path)!r} is a folder without safetensors files: name the file, or its folder"
-    )
+    inner = path / "transformer"
+    way = f"name {inner}" if inner.is_dir() else "name the file, or its folder"
+    raise UsageError(f"{key}={str(path)!r} is a folder without safetensors files: {way}")
+
+
+def absent(path: Path) -> str:
+    """Return a path where nothing is, and what to do, in words."""
+    # A path has one slash less than the address that was written.
+    if address := _ADDRESS.match(str(path)):
+        whole = f"{address[1]}//{str(path)[len(address[0]) :]}"
+        return f"{whole!r} is an address, and a file of this machine belongs here: copy it"
+    return f"{str(path)!r} does not exist; check the path"
 
 
 def check_no_pickle(path: Path, key: str) -> None:
@@ -53,6 +63,11 @@ def check_no_pickle(path: Path, key: str) -> None:
             f"{key}={str(path)!r} is a pickle, which can run code when it is read: take its safetensors file, or"
             " convert it where you trust it (torch.load with weights_only=True, safetensors.torch.save_file)"
         )
+
+
+def is_float(dtype: str) -> bool:
+    """Return whether a type of safetensors, such as BF16, holds floating-point numbers."""
+    return dtype.startswith(("F", "BF"))
 
 
 def native_weights(names: NativeNames, state: Iterable[str]) -> dict[str, Held]:
@@ -84,7 +99,7 @@ def read_whole(
     """
     with ExitStack() as stack:
         opened = [stack.enter_context(safe_open(path, "pt")) for path in files]
-        given = _stored(opened)
+        given = _stored(opened, key)
         held = [_as_published(state)]
         if names is not None:
             native = names.hold(state)
@@ -109,13 +124,13 @@ def _prefixes(names: NativeNames | None) -> list[str]:
     return list(dict.fromkeys(["", *([] if names is None else [names.prefix]), *_PREFIXES]))
 
 
-def _stored(opened: Iterable[Any]) -> dict[str, Any]:
+def _stored(opened: Iterable[Any], key: str) -> dict[str, Any]:
     """Return the open file of each tensor."""
     given: dict[str, Any] = {}
     for file in opened:
         for name in file.keys():  # noqa: SIM118 - no mapping
             if name in given:
-                raise UsageError(f"{name} is in two of the files: leave one of them out")
+                raise UsageError(f"{key}: {name} is in two files of the folder: leave one of them out")
             given[name] = file
     return given
 
@@ -155,6 +170,19 @@ def _check(
         "has unknown": unknown,
         "has of another shape": wrong,
     }
+    integers = [
+        f"{name} ({dtype})"
+        for held in expected
+        for name in [prefix + held.native]
+        if name in given and state[held.sources[0]].is_floating_point()
+        for dtype in [given[name].get_slice(name).get_dtype()]
+        if not is_float(dtype)
+    ]
+    if integers:
+        raise UsageError(
+            f"{key}: its weights are whole numbers, as quantized files have them ({listed(integers)}): take the"
+            " bfloat16 or float16 file"
+        )
     found = [f"{problem} {len(each):,} ({listed(each)})" for problem, each in problems.items() if each]
     if found:
         raise UsageError(

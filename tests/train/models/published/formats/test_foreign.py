@@ -1,7 +1,9 @@
 """Files that others made: what is read of them, and what is refused in one sentence."""
 
 import json
+import math
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 import torch
@@ -197,6 +199,22 @@ WRONG = {
         "holds no adapters, but tensors such as blocks.0.self_attn.q.weight; weights of a whole model belong into",
     ),
     "nothing": (lambda w: {}, "holds no tensors"),
+    "several alphas": (
+        one(f"diffusion_model.{Q}.alpha", torch.ones(4)),
+        "several numbers where one alpha belongs: diffusion_model.blocks.0",
+    ),
+    "whole numbers": (
+        lambda w: {name: x.to(torch.int8) if x.dim() > 1 else x for name, x in w.items()},
+        "matrices of type int8, and adapters are floating-point: .* and 22 more",
+    ),
+    "not finite": (
+        lambda w: w | {f"diffusion_model.{Q}.lora_A.weight": torch.full((4, 32), math.nan)},
+        rf"values that are not finite \(NaN or infinite\): diffusion_model.{Q}.lora_A.weight$",
+    ),
+    "names of our own": (
+        lambda w: {"dit.model.blocks.0.attn1.to_q.lora_A.default.weight": torch.ones(4, 32)},
+        r"adapters by our own names, .*: train.start_from begins with them; for --lora export the run as a folder",
+    ),
 }
 
 
@@ -211,7 +229,7 @@ def test_what_is_no_safetensors_file_is_refused(wan, tmp_path):
     for name, said in {
         "lora.pt": "is a pickle, which can run code",
         "cut.safetensors": "is no safetensors file",
-        "gone.safetensors": "is no safetensors file",
+        "gone.safetensors": "'.*gone.safetensors' does not exist; check the path",
     }.items():
         if name != "gone.safetensors":
             (tmp_path / name).write_bytes(b"\x10" * 20)
@@ -219,7 +237,27 @@ def test_what_is_no_safetensors_file_is_refused(wan, tmp_path):
             wan.published(tmp_path / name)
 
 
+def test_a_path_without_adapters_is_told_what_it_is(wan, tmp_path):
+    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
+    (tmp_path / "several").mkdir()
+    for name in "ab":
+        save_file({"x": torch.ones(1)}, tmp_path / "several" / f"{name}.safetensors")
+    for path, said in {
+        tmp_path / "run": r"is a run of `reelweave train` .*train.start_from=/.*run begins with it",
+        tmp_path / "several": r"is a folder without pytorch_lora.*: name one of its files \(a.safe.*, b.safe",
+        Path(
+            "s3://bucket/x.safetensors"
+        ): "'s3://bucket/x.safetensors' is an address, and a file of this machine",
+    }.items():
+        with pytest.raises(UsageError, match=said):
+            wan.published(path)
+
+
 WEIGHTS = {
+    "whole numbers": (
+        lambda w: {name: x.to(torch.int8) for name, x in w.items()},
+        r"its weights are whole numbers, as quantized files have them \(.* \(I8\)",
+    ),
     "missing": (lambda w: {k: v for k, v in w.items() if k != f"{Q}.bias"}, rf"lacks 1 \({Q}.bias\)"),
     "unknown": (one("blocks.0.extra.weight", torch.ones(1)), r"has unknown 1 \(blocks.0.extra.weight\)"),
     "misshapen": (
