@@ -88,7 +88,11 @@ def memory_advice(parallel: ParallelConfig) -> str:
         )
     if parallel.reduce_gradients == "step":
         remedies.append("reduce gradients after each microbatch (train.parallel.reduce_gradients=microbatch)")
-    if parallel.activation_checkpointing != "full":
+    if parallel.activation_checkpointing == "full":
+        remedies.append(
+            "keep the inputs of blocks on the host (train.parallel.activation_checkpointing=offload)"
+        )
+    elif parallel.activation_checkpointing != "offload":
         remedies.append("checkpoint activations (train.parallel.activation_checkpointing=full)")
     return ", or ".join(
         [*remedies, "start more ranks" if parallel.dp_shard == "rest" else "take smaller buckets"]

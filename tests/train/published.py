@@ -103,6 +103,7 @@ def run_config(folder, variant, steps=6, lr=5e-3, channels=24, **update):
 FSDP = {"dp_replicate": 1, "dp_shard": "rest"}
 CASES = {
     "wan, adapters": ("wan", FSDP, {"rank": 4}),
+    "wan, adapters on 4 bits": ("wan", FSDP, {"rank": 4, "base_dtype": "nf4"}),
     "wan, adapters, Ulysses": ("wan", {"ulysses": 2}, {"rank": 4}),
     "wan, ring, FSDP": ("wan", FSDP | {"ring": 2}, None),
     "wan, picture before grey, ring, FSDP": ("2.2 A14B I2V", FSDP | {"ring": 2}, None),

@@ -1,6 +1,7 @@
 """Configuration of LoRA adapters."""
 
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field
 
@@ -30,6 +31,11 @@ class LoraConfig(Settings):
         None,
         description="adapters to begin with, of any tool, for published models: a safetensors file or its folder"
         " (docs/finetune.md); of the same rank and layers. null: new ones, which change nothing yet",
+    )
+    base_dtype: Literal["float8", "nf4"] | None = Field(
+        None,
+        description="type that the frozen weights of blocks' linear layers are rounded to and held in: 8 bits, or 4.25"
+        " (QLoRA); products are in dtype. null: as they are",
     )
     checkpoint: str | None = Field(
         None,

@@ -50,10 +50,10 @@ class ParallelConfig(Settings):
         description="pipeline schedule: 1f1b: backward as early as possible, with few activations in memory; gpipe:"
         " backward after all forwards",
     )
-    activation_checkpointing: Literal["none", "full", "selective", "memory_budget"] = Field(
+    activation_checkpointing: Literal["none", "full", "offload", "selective", "memory_budget"] = Field(
         "none",
-        description="activations recomputed in the backward: none, all, all but matrix products and attention, or as"
-        " many as activation_memory_budget requires",
+        description="activations recomputed in the backward: none, all, all with the inputs of blocks on the host"
+        " (offload), all but matrix products and attention, or as many as activation_memory_budget requires",
     )
     activation_memory_budget: float = Field(
         0.5,

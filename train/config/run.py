@@ -162,6 +162,11 @@ class TrainConfig(Settings):
             raise ValueError(
                 "recalibrate times one microbatch after the other, and with parallel.pp they overlap: leave one out"
             )
+        if self.lora and self.lora.base_dtype and self.fp8:
+            raise ValueError(
+                "lora.base_dtype holds weights in few bits, and fp8 multiplies by weights that it rounds itself: leave"
+                " one out"
+            )
         if self.lora and self.parallel.tp > 1:
             raise ValueError(
                 "parallel.tp cannot divide layers with adapters; leave it at 1, and divide with dp_shard"

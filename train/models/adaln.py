@@ -11,7 +11,7 @@ import torch
 from reelweave.train.kernels.gate_norm_modulate.operator import gate_residual_norm_modulate
 from reelweave.train.kernels.norm_modulate.operator import layer_norm_modulate
 from reelweave.train.models.attention.segments import Segments
-from reelweave.train.models.precision import numerics_on
+from reelweave.train.models.precision.float32 import numerics_on
 
 EPS = 1e-6
 

@@ -18,6 +18,7 @@ from reelweave.train.models.encoders.stored import StoredEncoders, StoredLatents
 from reelweave.train.models.encoders.text import TextEncoder, build_text_encoder
 from reelweave.train.models.encoders.tokenizer import Tokenizer
 from reelweave.train.models.lora import adapt, initial_adapters, load_adapters, starting_adapters
+from reelweave.train.models.precision.narrow import narrow_note
 from reelweave.train.models.published.shared import DiffusersDenoiser
 from reelweave.train.objectives.build import build_objective
 
@@ -128,6 +129,11 @@ class Bundle(nn.Module):
         if config.start_from is not None and not self._meta:
             start, self.dit.start_notes = starting_adapters(self.dit, config)
         adapt(self.dit, config)
+        if config.base_dtype:
+            self.dit.start_notes = [
+                *self.dit.start_notes,
+                narrow_note(self.dit.frozen_layers(), config.base_dtype),
+            ]
         if start is not None:
             load_adapters(self.dit, start)
 
@@ -141,7 +147,8 @@ class Bundle(nn.Module):
                 twin = self._build()
             start = None
             if self._config.lora.start_from is not None:
-                start, self.dit.start_notes = starting_adapters(twin, self._config.lora)
+                start, notes = starting_adapters(twin, self._config.lora)
+                self.dit.start_notes = [*notes, *self.dit.start_notes]
             drawn = initial_adapters(twin, self._config.lora)
         if start is None:
             return drawn

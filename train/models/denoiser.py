@@ -153,6 +153,15 @@ class Denoiser(nn.Module):
         layers = [parameter for layer in self.full_precision() for parameter in layer.parameters()]
         return [*layers, *self.float32_vectors()]
 
+    def frozen_layers(self) -> list[nn.Linear]:
+        """Return the linear layers of repeated blocks that are not trained, each once; adapters are none of them."""
+        layers = (layer for block in self.repeated() for layer in block.modules())
+        return [
+            layer
+            for layer in dict.fromkeys(layers)
+            if isinstance(layer, nn.Linear) and not layer.weight.requires_grad
+        ]
+
     def token_layers(self) -> Sequence[nn.Linear]:
         """Return the linear layers of repeated blocks applied to every video token, without adapters.
 

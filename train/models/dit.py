@@ -25,7 +25,7 @@ from reelweave.train.models.attention.positions import Window, place_features, r
 from reelweave.train.models.attention.segments import Segments, valid_rows
 from reelweave.train.models.denoiser import Denoiser, InputRows
 from reelweave.train.models.modulation import ZeroLinear, modulation
-from reelweave.train.models.precision import numerics_on
+from reelweave.train.models.precision.float32 import numerics_on
 from reelweave.train.models.transfer import send_one
 
 EPS = 1e-6

@@ -16,7 +16,7 @@ from reelweave.train.models.attention.joint import JointSequence
 from reelweave.train.models.attention.segments import Segments
 from reelweave.train.models.dit import EPS, DiT, MultiHeadAttention, Rotation, TokenLayout
 from reelweave.train.models.modulation import modulation
-from reelweave.train.models.precision import at_least_float32
+from reelweave.train.models.precision.float32 import at_least_float32
 
 
 class TextSource(nn.Module):

@@ -1,6 +1,6 @@
-"""Activation checkpointing and compilation of blocks.
+"""Activation checkpointing, compilation and offload of blocks.
 
-Both replace a block's ``forward`` inside FSDP's hooks, so that parameter names stay.
+All replace a block's ``forward`` inside FSDP's hooks, so that parameter names stay.
 """
 
 from collections.abc import Callable
@@ -9,13 +9,15 @@ from typing import Any, Literal
 
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils.checkpoint import (
     CheckpointPolicy,
     checkpoint,
     create_selective_checkpoint_contexts,
 )
 
-ActivationPolicy = Literal["none", "full", "selective", "memory_budget"]
+ActivationPolicy = Literal["none", "full", "offload", "selective", "memory_budget"]
+_MIN_OFFLOADED_BYTES = 1 << 20
 
 _aten = torch.ops.aten
 KEPT = frozenset(
@@ -45,7 +47,7 @@ def checkpoint_block(block: nn.Module, policy: ActivationPolicy, draws: bool = F
 
     Args:
         block: block whose forward is replaced.
-        policy: what is kept.
+        policy: what is kept; offload keeps what full does.
         draws: True if the forward draws random numbers, as dropout does: the backward then draws the same again.
     """
     if policy in ("none", "memory_budget"):
@@ -76,6 +78,43 @@ def compile_block(
             return compiled(*inputs, **options)
 
     block.forward = forward
+
+
+def offload_block(block: nn.Module) -> None:
+    """Keep what a block saves for its backward on the host: under full checkpointing its inputs alone.
+
+    Copies run on the stream of the computation, so that memory is reused in order. The last step for a block whose
+    forward is compiled.
+
+    Args:
+        block: block whose forward is replaced.
+    """
+    inner = block.forward
+
+    def forward(*inputs: Any, **options: Any) -> Any:
+        with torch.autograd.graph.saved_tensors_hooks(_to_host, _from_host):
+            return inner(*inputs, **options)
+
+    block.forward = forward
+
+
+def _to_host(saved: torch.Tensor) -> tuple[torch.device, Any]:
+    """Return the device of a tensor and a copy on the host; a small one as it is."""
+    if saved.nbytes < _MIN_OFFLOADED_BYTES:
+        return saved.device, saved
+    if isinstance(saved, FakeTensor):
+        return saved.device, (saved.shape, saved.dtype)  # the memory that is predicted is not the host's
+    host = torch.empty(saved.shape, dtype=saved.dtype, pin_memory=saved.is_cuda)
+    return saved.device, host.copy_(saved, non_blocking=True)
+
+
+def _from_host(packed: tuple[torch.device, Any]) -> torch.Tensor:
+    device, host = packed
+    if isinstance(host, tuple):
+        shape, dtype = host
+        return torch.empty(shape, dtype=dtype, device=device)
+    copied: torch.Tensor = host.to(device, non_blocking=True)
+    return copied
 
 
 def keeps(operator: Any) -> bool:

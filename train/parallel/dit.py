@@ -10,7 +10,8 @@ from reelweave.train.config.parts import LayoutConfig
 from reelweave.train.models.denoiser import Denoiser
 from reelweave.train.models.dit import DiT, MultiHeadAttention
 from reelweave.train.models.mmdit import TextSource
-from reelweave.train.parallel.activations import checkpoint_block, compile_block
+from reelweave.train.models.precision.narrow import narrow_
+from reelweave.train.parallel.activations import checkpoint_block, compile_block, offload_block
 from reelweave.train.parallel.context.token_shard import check_heads, cuttable
 from reelweave.train.parallel.fp8 import convert
 from reelweave.train.parallel.fsdp import shard
@@ -21,7 +22,7 @@ from reelweave.train.parallel.tensor import divide_inputs, divide_outputs, share
 
 
 def parallelize(model: Denoiser, ranks: Ranks, config: LayoutConfig) -> None:
-    """Apply pipeline, FP8, tensor parallelism, activation checkpointing, compilation and FSDP, in this order.
+    """Apply pipeline, narrow weights, FP8, tensor parallelism, checkpointing, compilation and FSDP, in this order.
 
     Raises:
         UsageError: the model does not divide evenly.
@@ -31,6 +32,8 @@ def parallelize(model: Denoiser, ranks: Ranks, config: LayoutConfig) -> None:
         check_heads(cuttable(model), mesh.ulysses, mesh.tp)
     if mesh.pp > 1:
         make_stage(check_stages(model, mesh.pp), ranks.neighbours)
+    if config.lora and config.lora.base_dtype:
+        narrow_(model.frozen_layers(), config.lora.base_dtype)
     sharded = parallel.shard == "weights" and mesh.degree(("dp_shard", *CONTEXT)) > 1
     if config.fp8:
         convert(model, config.fp8, mesh.tp, sharded)
@@ -44,6 +47,8 @@ def parallelize(model: Denoiser, ranks: Ranks, config: LayoutConfig) -> None:
         checkpoint_block(block, parallel.activation_checkpointing, draws)
         if parallel.compile:
             compile_block(block, parallel.memory_budget, as_eager=rowwise)
+        if parallel.activation_checkpointing == "offload":
+            offload_block(block)
     if sharded:
         shard(model, ranks, config.dtype, independent=parallel.schedule == "cascade")
 

@@ -12,6 +12,7 @@ from reelweave.train.distributed.world import World
 from reelweave.train.models.bundle import Bundle
 from reelweave.train.models.encoders.stored import StoredEncoders
 from reelweave.train.models.encoders.tokenizer import LatentSizes
+from reelweave.train.models.precision.narrow import narrow_layers
 from reelweave.train.parallel.dit import parallelize
 from reelweave.train.parallel.fp8 import check
 from reelweave.train.parallel.layouts import pieces
@@ -104,6 +105,9 @@ def _fill_(bundle: Bundle, world: World) -> None:
     """Fill local parameters with the seed's initial values, layer by layer; no rank needs the whole model."""
     bundle.dit.to_empty(device=world.device)
     tensors = dict(chain(bundle.dit.named_parameters(), bundle.dit.named_buffers()))
+    narrow = narrow_layers(bundle.dit)
     for name, value in bundle.initial_weights():
-        if name in tensors:
+        if name in narrow:
+            narrow[name].hold_(value.to(world.device))
+        elif name in tensors:
             pieces.copy_(tensors[name], value)

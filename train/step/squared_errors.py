@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol
 import torch
 
 from reelweave.train.models.denoiser import Denoiser
-from reelweave.train.models.precision import at_least_float32
+from reelweave.train.models.precision.float32 import at_least_float32
 
 
 class DenoisingInputs(NamedTuple):

@@ -4,7 +4,7 @@ import torch
 from torch.func import functional_call
 
 from reelweave.train.config.vae import GanConfig
-from reelweave.train.models.precision import at_least_float32
+from reelweave.train.models.precision.float32 import at_least_float32
 from reelweave.train.vae.accumulator import Accumulator
 from reelweave.train.vae.discriminator import PatchDiscriminator
 from reelweave.train.vae.losses.gan import adaptive_weight, gradient_at, lecam, r1, to_fool, to_tell_apart

@@ -9,7 +9,7 @@ from torch import nn
 from reelweave.loader.batch import Microbatch
 from reelweave.loader.errors import UsageError
 from reelweave.train.config.vae import LossesConfig, TermConfig
-from reelweave.train.models.precision import at_least_float32
+from reelweave.train.models.precision.float32 import at_least_float32
 from reelweave.train.step.noise import draw_noise
 from reelweave.train.vae.losses.perceptual import Perceptual
 from reelweave.train.vae.losses.terms import absolute_error, kl_to_standard_normal, squared_error

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,8 +22,11 @@ from reelweave.train.distributed.world import World
 from reelweave.train.memory.dry_run import dry_run
 from reelweave.train.memory.phases import Footprint
 from reelweave.train.memory.shapes import StepShape, noise
+from reelweave.train.models.bundle import Bundle
 from reelweave.train.models.dit import Block
+from reelweave.train.models.precision.narrow import held_bytes
 from reelweave.train.models.published.families.registry import VAES
+from reelweave.train.parallel import activations
 from reelweave.train.parallel.layout import lay_out
 from reelweave.train.parallel.mesh import Ranks
 from reelweave.train.step.losses import losses
@@ -143,7 +147,15 @@ def test_with_autocast_too(kind, policy):
         assert found.step - found.state == pytest.approx(most, rel=1e-3)
 
 
-@pytest.mark.parametrize("lora", [pytest.param(None, marks=nightly), {"rank": 4}], ids=["whole", "adapters"])
+@pytest.mark.parametrize(
+    "lora",
+    [
+        pytest.param(None, marks=nightly),
+        {"rank": 4},
+        pytest.param({"rank": 4, "base_dtype": "nf4"}, marks=thorough),
+    ],
+    ids=["whole", "adapters", "adapters on 4 bits"],
+)
 @pytest.mark.parametrize("fused", beyond(1, [True, False]), ids=["fused", "as published"])
 def test_published_models_too(lora, fused, tmp_path):
     config = run_config(tmp_path, "wan", lora=lora)
@@ -158,6 +170,30 @@ def test_published_models_too(lora, fused, tmp_path):
         assert 0 < most - predicted < 24 * of_all_tokens
     else:
         assert predicted == pytest.approx(most, rel=0.03)
+
+
+@pytest.mark.parametrize("kind", beyond(1, ["nf4", "float8"]))
+def test_few_bits_are_predicted(kind, tmp_path):
+    config = run_config(tmp_path, "wan", lora={"rank": 4})
+    narrow = config.model_copy(update={"lora": config.lora.model_copy(update={"base_dtype": kind})})
+    sizes = [tuple(layer.weight.shape) for layer in Bundle(config.modules, meta=True).dit.frozen_layers()]
+    [whole], [fewer] = (dry_run(one.step, SHAPES[:1]) for one in (config, narrow))
+    assert whole.state - fewer.state == sum(4 * math.prod(size) for size in sizes) - held_bytes(sizes, kind)
+    # Weights that are read back are kept nowhere.
+    assert fewer.kept <= whole.kept
+
+
+def test_what_lies_on_the_host_is_not_predicted(monkeypatch):
+    monkeypatch.setattr(activations, "_MIN_OFFLOADED_BYTES", 1000)
+    model = KINDS["dit"].model_copy(update={"layers": 4})
+    full, offload = (
+        dry_run(config_of(model, activation_checkpointing=policy).step, SHAPES[:1])[0]
+        for policy in ("full", "offload")
+    )
+    tokens = 2 * 3 * 4 * 4 * model.hidden * 4  # of 5 frames of 16x16 pixels
+    assert offload.state == full.state
+    assert full.kept - offload.kept >= 4 * tokens
+    assert offload.step < full.step
 
 
 @pytest.mark.parametrize("family", but(("wan",), diffusers_vaes.FAMILIES, ("hunyuan", "cosmos")))
@@ -306,9 +342,12 @@ def test_the_command_says_what_fits_before_there_is_a_gpu(run_file, capsys, monk
     told = capsys.readouterr().err
     assert "activation_checkpointing=full" in told
     assert "shard weights" not in told
-    assert main([*command, "0.002", *layout, "--set", "train.parallel.activation_checkpointing=full"]) == 2
+    policy = "train.parallel.activation_checkpointing"
+    assert main([*command, "0.002", *layout, "--set", f"{policy}=full"]) == 2
+    assert f"{policy}=offload" in capsys.readouterr().err
+    assert main([*command, "0.002", *layout, "--set", f"{policy}=offload"]) == 2
     told = capsys.readouterr().err
-    assert "activation_checkpointing" not in told
+    assert policy not in told
     assert "start more ranks" in told
     assert main([*command, "-1"]) == 2
 

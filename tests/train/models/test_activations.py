@@ -5,7 +5,8 @@ from torch.utils._pytree import tree_leaves
 
 from reelweave.train.config.model import DiTConfig
 from reelweave.train.models.dit import DiT
-from reelweave.train.parallel.activations import checkpoint_block, compile_block
+from reelweave.train.parallel import activations
+from reelweave.train.parallel.activations import checkpoint_block, compile_block, offload_block
 from tests.thorough import thorough
 from tests.train.comparison import gradients, relative_errors
 
@@ -82,6 +83,27 @@ def test_blocks_that_compute_again_give_equal_gradients_and_keep_less():
     assert kept["none"] == everything
     assert kept["full"] < 0.15 * everything
     assert 0.3 * everything < kept["selective"] < 0.7 * everything
+
+
+def offload(block):
+    checkpoint_block(block, "offload")
+    offload_block(block)
+
+
+def test_offloaded_blocks_give_equal_gradients_and_keep_their_inputs_on_the_host(monkeypatch):
+    monkeypatch.setattr(activations, "_MIN_OFFLOADED_BYTES", 1000)
+    moved = []
+    to_host = activations._to_host
+    monkeypatch.setattr(activations, "_to_host", lambda saved: moved.append(to_host(saved)) or moved[-1])
+    expected, _ = differentiated(lambda block: None, Made)
+    found, kept = differentiated(offload, Made)
+    assert all(torch.equal(found[name], gradient) for name, gradient in expected.items())
+    # Here the host is the device: what is alive there are the copies, and not what they are of.
+    _, kept_inside = differentiated(lambda block: checkpoint_block(block, "full"), Made)
+    copies = sum(host.nbytes for _, host in moved if host.nbytes >= 1000)
+    tokens = 2 * 3 * 4 * 4 * CONFIG.hidden * 4
+    assert copies >= CONFIG.layers * tokens
+    assert kept - copies <= kept_inside - (CONFIG.layers - 1) * tokens
 
 
 @thorough

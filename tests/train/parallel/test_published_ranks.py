@@ -55,6 +55,7 @@ def alone(on_two_ranks, tmp_path_factory):
 
 ALWAYS = ("wan, adapters, Ulysses",)
 OFTEN = (
+    "wan, adapters on 4 bits",
     "hunyuan, ring, FSDP",
     "wan, picture before grey, ring, FSDP",
     "cogvideox, FSDP",

@@ -171,7 +171,7 @@ def _exchanged_bytes(parallel: ParallelConfig, dtype: Dtype, bundle: Bundle) -> 
         dit = cuttable(bundle.dit)
     except UsageError:
         return 0.0
-    passes = 3 if parallel.activation_checkpointing == "full" else 2
+    passes = 3 if parallel.activation_checkpointing in ("full", "offload") else 2
     value_bytes = 2 if dtype == "bfloat16" else 4
     return float(4 * passes * len(dit.repeated()) * _width(dit) * value_bytes)
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import torch
 
-from reelweave.train.models.precision import at_least_float32
+from reelweave.train.models.precision.float32 import at_least_float32
 
 
 class Window(NamedTuple):

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import torch
 
-from reelweave.train.models.precision import at_least_float32
+from reelweave.train.models.precision.float32 import at_least_float32
 
 FRAMES, ROWS, COLUMNS = 2, 3, 4
 """Dimensions of [B, C, T, H, W] that may be cut."""

@@ -26,6 +26,7 @@ from reelweave.train.models.attention.patches import Patch
 from reelweave.train.models.attention.positions import Window
 from reelweave.train.models.denoiser import Denoiser, InputRows
 from reelweave.train.models.dit import TokenLayout, tokens
+from reelweave.train.models.precision.narrow import narrow_layers
 from reelweave.train.models.published.context_parallel import Placed, Rotation, in_a_row, select_positions
 from reelweave.train.models.published.folder import description
 from reelweave.train.models.published.names.native import NativeNames
@@ -174,10 +175,8 @@ class DiffusersDenoiser(Denoiser):
 
         Values are mapped, in the dtype of their file.
         """
-        names = {
-            name.replace(".base_layer.", "."): name
-            for name, _ in chain(self.named_parameters(), self.named_buffers())
-        }
+        named = chain(self.named_parameters(), self.named_buffers(), narrow_layers(self).items())
+        names = {name.replace(".base_layer.", "."): name for name, _ in named}
         return ((names[f"model.{name}"], tensor) for name, tensor in self._published.tensors())
 
     def forward_packed(self, *_: Any, **__: Any) -> list[torch.Tensor]:

@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 
 from reelweave.train.models.denoiser import Denoiser
-from reelweave.train.models.precision import at_least_float32
+from reelweave.train.models.precision.float32 import at_least_float32
 from reelweave.train.models.transfer import send_one
 from reelweave.train.parallel.context.context import ContextParallel
 from reelweave.train.parallel.context.token_shard import cuttable, part_of

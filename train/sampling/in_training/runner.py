@@ -7,7 +7,7 @@ from torch.distributed.fsdp import FSDPModule
 
 from reelweave.train.models.attention.positions import Window
 from reelweave.train.models.denoiser import Denoiser
-from reelweave.train.models.precision import at_least_float32
+from reelweave.train.models.precision.float32 import at_least_float32
 from reelweave.train.parallel.mesh import Ranks
 from reelweave.train.parallel.pipeline.pipeline import from_last
 from reelweave.train.parallel.rank_grid import CONTEXT

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from reelweave.loader.errors import UsageError
 from reelweave.train.distributed.world import World
 from reelweave.train.models.attention.positions import Window
-from reelweave.train.models.precision import at_least_float32
+from reelweave.train.models.precision.float32 import at_least_float32
 from reelweave.train.parallel.context.exchange import gather
 from reelweave.train.parallel.context.partition import Partition
 from reelweave.train.sampling.cache.block_cache import BlockCache
