@@ -17,7 +17,8 @@ def bench_cascades(config: TrainRunConfig, out: Path, rounds: int) -> list[Measu
         out: the CSV; it is replaced when all shapes are measured.
         rounds: repetitions of each cascade, of which the median counts.
     """
-    with join(config.train.device, config.train.lost_after_s) as world:
+    watch = config.train.lost_after_s, config.train.collective_timeout_s
+    with join(config.train.device, *watch) as world:
         rows = list(profile(config.train.step, config.stream.buckets, world, rounds))
         if world.rank:
             return None

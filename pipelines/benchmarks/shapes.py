@@ -108,7 +108,8 @@ def bench_shapes(config: TrainRunConfig, out: Path) -> list[MeasuredShape] | Non
     """
     predicted = iter(_predicted_gib(config))
     rows: list[MeasuredShape] = []
-    with join(config.train.device, config.train.lost_after_s) as world:
+    watch = config.train.lost_after_s, config.train.collective_timeout_s
+    with join(config.train.device, *watch) as world:
         try:
             for row in measure(config.train.step, config.stream.buckets, world):
                 rows.append(row._replace(predicted_gib=next(predicted, None)))

@@ -23,6 +23,7 @@ from reelweave.train.checkpoint.reading import copy_, shapes_of
 from reelweave.train.checkpoint.state import CheckpointState, read_checkpoint_state
 from reelweave.train.checkpoint.writers import pieces_of_rank, shapes_everywhere
 from reelweave.train.config.checkpoint import CheckpointConfig
+from reelweave.train.distributed.first_rank import on_first
 from reelweave.train.distributed.world import RankError, World
 
 _LATE_S = 60.0
@@ -47,6 +48,12 @@ class SaveProgress(NamedTuple):
     def over(self, ranks: int) -> bool:
         """Return True if no rank is still at it."""
         return self.done + self.failed == ranks
+
+
+def _sweep(storage: Storage) -> None:
+    """Remove what earlier writers left unfinished."""
+    storage.sweep()
+    sweep(storage)
 
 
 class Checkpoints:
@@ -76,10 +83,8 @@ class Checkpoints:
     ) -> None:
         self._storage, self._config, self._world = storage, config, world
         self.groups = groups
-        if world.rank == 0:
-            # Before any rank can write, since they wait in the following collective.
-            storage.sweep()
-            sweep(storage)
+        # Before any rank can write.
+        on_first(world, partial(_sweep, storage))
         local_pieces = [
             piece_of(group, name, t) for group, tensors in groups.items() for name, t in tensors.items()
         ]
@@ -101,8 +106,7 @@ class Checkpoints:
         Raises:
             RunError: a rank cannot see it, or it is damaged; then on every rank.
         """
-        step = (latest(self._storage) if self._world.rank == 0 else None) or 0
-        newest = int(self._world.sums([step])[0])
+        newest = on_first(self._world, lambda: latest(self._storage))
         return (
             self.together(lambda: read_checkpoint_state(self._storage, folder_of(newest))) if newest else None
         )

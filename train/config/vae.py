@@ -202,6 +202,12 @@ class VaeTrainConfig(Settings):
     lost_after_s: float = Field(
         60.0, gt=0, description="heartbeat timeout: a rank silent for this long is lost, and the run ends"
     )
+    collective_timeout_s: float = Field(
+        1800.0,
+        gt=0,
+        description="time after which a collective that does not end is an error: longer than anything that one rank"
+        " does while others wait, such as a first compilation. Lost ranks end the run after lost_after_s",
+    )
     max_nonfinite_steps: int = Field(
         5, ge=1, description="stop after this many consecutive steps with a non-finite gradient"
     )

@@ -153,6 +153,11 @@ class Heartbeat:
             self._store.set(_key(self._rank), _TOLD)
 
 
+def names_lost(store: Store) -> bool:
+    """Return whether a rank is recorded as lost."""
+    return store.check([_NAMED]) and str(store.get(_NAMED), "utf-8") != _NOBODY
+
+
 def lost_message(who: str, sign: str) -> str:
     """Return the error message for a lost rank.
 

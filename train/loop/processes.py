@@ -33,7 +33,8 @@ def enter(config: TrainConfig | VaeTrainConfig) -> Iterator[Processes]:
         RunError: Another rank was lost.
     """
     # Signals are caught first: none may end a rank that is about to report a lost one.
-    with interrupts() as interrupt, join(config.device, config.lost_after_s) as world:
+    watch = config.lost_after_s, config.collective_timeout_s
+    with interrupts() as interrupt, join(config.device, *watch) as world:
         ranks = Ranks.of(config.parallel, world)
         with attention_backend(config.parallel.attention, config.model, config.dtype, world.device):
             yield Processes(ranks, interrupt)

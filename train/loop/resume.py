@@ -23,7 +23,7 @@ from reelweave.train.sampling.trained.frozen_parts import FrozenParts, check_par
 from reelweave.train.step.batches import BatchStream, dataset_names_of, plan_keys_of
 from reelweave.train.step.learning_rate import learning_rate
 
-FREE = ("log", "checkpoint", "lost_after_s", "parallel", "fp8")
+FREE = ("log", "checkpoint", "lost_after_s", "collective_timeout_s", "parallel", "fp8")
 """Sections that may change when a run resumes, as may ``schedule.total_steps``."""
 
 DATASETS = "datasets"

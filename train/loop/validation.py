@@ -14,6 +14,7 @@ from torch.distributed.fsdp import FSDPModule
 
 from reelweave.loader.errors import RunError, UsageError, first_line
 from reelweave.train.config.run import TrainConfig
+from reelweave.train.distributed.first_rank import on_first
 from reelweave.train.loop.logs.log import RunLog
 from reelweave.train.loop.logs.record import ValidationRecord
 from reelweave.train.loop.validation_config import ValidationConfig, ValidationPrompt
@@ -120,11 +121,9 @@ class Validator:
     def run(self, step: int, log: RunLog) -> None:
         """Sample all captions behind a step and publish their files; a collective of all ranks."""
         began, world = time.monotonic(), self._layout.ranks.world
-        if world.rank == 0:
-            self._files.begin(step)
+        on_first(world, lambda: self._files.begin(step))
         # Ranks in lockstep gather weights together, so that all make as many videos.
         missing = self._layout.missing_rounds(len(self._own))
-        world.barrier()
         with self._restore_afterwards(), self._use_averages():
             self._layout.join_texts(self._layout.missing_texts(len(self._own) + missing))
             for index in self._own:
