@@ -174,7 +174,7 @@ def _loaded(
         if modules.lora is not None and modules.model.kind == "diffusers" and not options.merge:
             yield load_adapters_alone(options.checkpoint, options.weights, config)
         else:
-            yield load_trained(options.checkpoint, world.device, options.weights, config)
+            yield load_trained(options.checkpoint, world.device, options.weights, config, as_published=True)
 
 
 def _say_rounding(config: "TrainConfig", options: argparse.Namespace) -> None:

@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 from reelweave.train.loop.trainer import Trainer
-from reelweave.train.models.precision.narrow import held_bytes, narrow_
+from reelweave.train.models.precision.narrow import held_bytes, narrow_, narrow_layers
+from reelweave.train.sampling.trained.load import load_trained
 from tests.thorough import beyond
 from tests.train.clips import ClipStream
 from tests.train.published import drawn, run_config
@@ -93,3 +94,16 @@ def test_a_run_is_that_of_the_rounded_model(kind, tmp_path):
     assert losses(runs[0]) == losses(runs[1])
     first, second = (tensors(run, "model") for run in runs)
     assert all(torch.equal(tensor, second[name]) for name, tensor in first.items())
+    # Sampled are the rounded weights, too; merged are those that were published.
+    asked = (
+        torch.randn(1, 24, 2, 4, 4),
+        torch.rand(1),
+        torch.randn(1, 5, 8),
+        torch.ones(1, 5, dtype=torch.bool),
+    )
+    models = [load_trained(str(run), torch.device("cpu"), "model").bundle.dit for run in runs]
+    with torch.no_grad():
+        assert torch.equal(*(model(*asked) for model in models))
+    published = load_trained(str(runs[0]), torch.device("cpu"), "model", as_published=True).bundle.dit
+    assert narrow_layers(models[0])
+    assert not narrow_layers(published)

@@ -23,6 +23,7 @@ from reelweave.train.models.build import published_layers
 from reelweave.train.models.bundle import Bundle
 from reelweave.train.models.denoiser import Denoiser
 from reelweave.train.models.lora import load_adapters
+from reelweave.train.models.precision.narrow import narrow_
 from reelweave.train.models.published.expert_pair import Experts
 from reelweave.train.models.published.formats.adapters import read_adapters_file
 from reelweave.train.parallel.mesh import Ranks
@@ -81,6 +82,7 @@ def load_trained(
     weights: Group | None = None,
     storage: StorageConfig = StorageConfig(),  # noqa: B008 - frozen
     world: World | None = None,
+    as_published: bool = False,
 ) -> Trained:
     """Load the model of a checkpoint.
 
@@ -90,6 +92,8 @@ def load_trained(
         weights: group of weights; None: the EMA if there is one.
         storage: configuration of the storage.
         world: ranks that load it together, of which the first reads what is compared; None: this process alone.
+        as_published: keep the weights under adapters as they are, where the run held them in fewer bits
+            (``lora.base_dtype``).
 
     Raises:
         UsageError: there is no checkpoint, no such weights, or this version does not support its model.
@@ -98,6 +102,9 @@ def load_trained(
     saved, config = trained_weights(named, weights, storage, world)
     bundle = Bundle(config.modules)
     saved.load_(bundle.trained_weights())
+    if config.lora and config.lora.base_dtype and not as_published:
+        for layer in bundle.dit.frozen_layers():  # each on the device, where all of them may have no room
+            narrow_([layer.to(device)], config.lora.base_dtype)
     model = bundle.to(device).eval()
     state = saved.state
     return Trained(saved.uri, config, model, state.step, saved.group, base=state.base, fps=sampled_fps(state))
