@@ -137,7 +137,7 @@ class SourceStageConfig(BaseModel, frozen=True, extra="forbid"):
             the ledger notices.
     """
 
-    REVISION: ClassVar = 104
+    REVISION: ClassVar = 105
 
     probe: ProbeConfig = ProbeConfig()
     shots: ShotConfig = ShotConfig()

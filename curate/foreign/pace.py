@@ -12,7 +12,7 @@ from av.packet import Packet
 from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
-from reelweave.curate.frames.clocks.clock import repair_clock
+from reelweave.curate.frames.clocks.clock import JUMP_S, repair_clock
 from reelweave.curate.frames.clocks.rates import snap_rate
 from reelweave.curate.frames.source import SourceError
 from reelweave.loader.dataset.samples.frames.shown_frames import has_variable_rate, times_of
@@ -105,6 +105,7 @@ class PacketTimes:
         discarded: True if an edit list cuts off packets.
         ends_cut: True if the bytes of the last packet in coding order are not all there.
         last_packet: Offset and size in bytes of the packet that was read last; -1 and 0 where they are not known.
+        until_s: Time at which the last fragment of MP4 ends, where it tells it, seconds.
         edited_s: Time at which the edit list of MP4 ends, seconds; a last picture is held to it at most.
     """
 
@@ -119,6 +120,7 @@ class PacketTimes:
     ends_cut: bool = False
     last_packet: tuple[int, int] = (-1, 0)
     edited_s: float = math.inf
+    until_s: float = math.inf
     _end_s: float = 0.0
     _latest_s: float = -math.inf
     _steps: Counter[float] = field(default_factory=Counter)
@@ -155,6 +157,8 @@ class PacketTimes:
         usual_s = self._steps.most_common(1)[0][0]
         # The last packet in coding order states its own end; the latest picture may be another one.
         end_s = max(self._end_s, self._latest_s + usual_s)
+        if end_s > max(self.until_s, self._latest_s + JUMP_S):  # a clock that stepped
+            return self._latest_s + usual_s
         return end_s if end_s <= self.edited_s + usual_s else max(self.edited_s, self._latest_s)
 
     def rate(self, stated: Fraction | None, frames: int) -> float:

@@ -14,6 +14,7 @@ from av.video.stream import VideoStream
 
 from reelweave.curate.foreign.pace import PacketTimes, pace_of, pace_of_image
 from reelweave.curate.foreign.size_headers import SizeHeaders
+from reelweave.curate.frames.clocks.fragment_runs import fragments_until
 from reelweave.curate.frames.container.avi_index import held_slots
 from reelweave.curate.frames.container.cluster_checks import ClusterChecks
 from reelweave.curate.frames.container.cut_off import cut_off
@@ -54,7 +55,7 @@ from reelweave.loader.dataset.tars.pictures import (
 )
 from reelweave.loader.errors import refuse_shortage
 
-PROBE_VERSION = 37
+PROBE_VERSION = 38
 """Revision of this code: higher when the same bytes give other values; tars probed by older code are read again."""
 
 _MAX_SIDE = 16384
@@ -220,6 +221,8 @@ def _demux(
     times = PacketTimes(stream.frames, counts_ticks=name == "avi", lasts_as_coded="mp4" in name)
     if stream.frames and stream.duration and count_edits(container, data, stream.id):  # in no fragments
         times.edited_s = float(stream.duration * (stream.time_base or 0))
+    if (until := fragments_until(container, data, stream.id)) is not None:
+        times.until_s = float(until * (stream.time_base or 0))
     turn, checks, transport = LastingTurn(stream), ClusterChecks(data, stream), TransportChecks(stream)
     # Times of all packets, and one decoded frame: that is all a sample's row needs.
     for packet in with_usual_delays(read_packets(container, stream), name):

@@ -8,7 +8,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from reelweave.curate.frames.clocks.clock import repair_clock
+from reelweave.curate.frames.clocks.clock import JUMP_S, repair_clock
 from reelweave.curate.frames.clocks.rates import (
     FLEETING_S,
     STANDARD_RATES,
@@ -213,6 +213,9 @@ def timeline(
             # The decoder guesses the last stamp by the tick where AVI has empty packets between frames.
             rate, constant, times_s[-1] = other_rate, True, times_s[-2] + 1 / float(other_rate)
     last_s = 1 / float(rate)
+    if promised_s is not None and durations is not None:
+        durations = _within_promise(times_s, durations, promised_s, time_base)
+        last_duration = last_duration if durations[-1] else None
     if not constant and last_duration and not _understated(times_s, durations, time_base):
         last_s = float(last_duration * time_base)
         if last_s < _MOST_LONGER_S and rate > 0:
@@ -261,6 +264,17 @@ def _understated(times_s: NDArray[np.float64], durations: Sequence[int] | None, 
         return False
     stated_s = np.array(durations[:-1], np.float64) * float(time_base)
     return bool(np.median(stated_s / np.diff(times_s)) <= _HALF)
+
+
+def _within_promise(
+    times_s: NDArray[np.float64], durations: Sequence[int], promised_s: float, time_base: Fraction
+) -> list[int]:
+    """Return durations without those of last frames that reach far beyond the promised end: the clock stepped."""
+    bounded = list(durations)
+    for index in range(max(0, len(bounded) - _REORDERED), len(bounded)):
+        if times_s[index] + bounded[index] * time_base > promised_s + JUMP_S:
+            bounded[index] = 0
+    return bounded
 
 
 def _held_s(

@@ -11,6 +11,7 @@ from av.video.stream import VideoStream
 from pydantic import Field
 
 from reelweave.curate.frames.clocks.coding_times import is_timed
+from reelweave.curate.frames.clocks.fragment_runs import fragments_until
 from reelweave.curate.frames.clocks.packet_rate import packet_rate
 from reelweave.curate.frames.container.cut_off import Promise, promise_of
 from reelweave.curate.frames.container.edit_list import behind_edit
@@ -216,7 +217,8 @@ def _promised_s(container: InputContainer, stream: VideoStream, file: BinaryIO |
         return None
     if is_own and stream.duration is not None and stream.time_base is not None:
         behind = None if file is None else behind_edit(container, file, stream.id)
-        lasts = stream.duration if behind is None else min(stream.duration, behind)
+        until = None if file is None else fragments_until(container, file, stream.id)
+        lasts = min(ticks for ticks in (stream.duration, behind, until) if ticks is not None)
         return float(lasts * stream.time_base) - _begins_late_s(container, stream)
     if tag := _PROMISE_TAG.match(stream.metadata.get("DURATION", "")):
         hours, minutes, seconds = tag.groups()

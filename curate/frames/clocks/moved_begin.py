@@ -13,14 +13,13 @@ import numpy as np
 from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
+from reelweave.curate.frames.clocks.fragment_runs import sample_runs, track_fragments
 from reelweave.curate.frames.container.edit_list import content_of, inner_boxes, track_id
 from reelweave.curate.frames.container.encryption import boxes
 
 _LEAST_S = 0.001
 _MOST_TABLE_BYTES = 1 << 26
 _MOST_FRAMES = 1 << 24
-_SAMPLE_FIELDS = 0x100, 0x200, 0x400, 0x800
-"""Flags of the fields that a run states of each sample (trun: 8.8.8); the last one is its offset."""
 
 
 def sound_shift_s(video: VideoStream) -> Fraction:
@@ -117,19 +116,10 @@ def _largest_offset(file: BinaryIO, top: list[tuple[bytes, int, int]], track: in
 
 def _offsets(file: BinaryIO, begin: int, end: int, track: int) -> Iterator[int]:
     """Yield by how much each run of a fragment shows a frame of a track before its time of coding at most, in ticks."""
-    for track_begin, track_end in inner_boxes(file, begin, end, b"traf"):
-        if int.from_bytes(content_of(file, track_begin, track_end, b"tfhd", most=8)[4:8], "big") != track:
-            continue
-        for run_begin, run_end in inner_boxes(file, track_begin, track_end, b"trun"):
-            file.seek(run_begin)
-            run = file.read(min(run_end - run_begin, _MOST_TABLE_BYTES))
-            flags, count = int.from_bytes(run[1:4], "big"), int.from_bytes(run[4:8], "big")
-            fields = sum(flags & flag > 0 for flag in _SAMPLE_FIELDS)
-            head = 8 + 4 * (flags & 1 > 0) + 4 * (flags & 4 > 0)
-            count = min(count, (len(run) - head) // (4 * fields)) if fields else 0
-            if flags & _SAMPLE_FIELDS[-1] and count > 0:
-                samples = np.frombuffer(run[head : head + 4 * fields * count], ">i4").reshape(count, fields)
-                yield -int(samples[:, -1].min())
+    for fragment_begin, fragment_end in track_fragments(file, begin, end, track):
+        for run in sample_runs(file, fragment_begin, fragment_end):
+            if len(run.offsets):
+                yield -int(run.offsets.min())
 
 
 def _ticks_per_s(head: bytes) -> int:

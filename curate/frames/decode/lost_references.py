@@ -9,7 +9,7 @@ from av.packet import Packet
 from av.video.stream import VideoStream
 
 from reelweave.loader.dataset.samples.frames.bits import Bits, ParameterError
-from reelweave.loader.dataset.samples.frames.h264_sets import skip_order, skip_scaling
+from reelweave.loader.dataset.samples.frames.h264_sets import read_sequence
 from reelweave.loader.dataset.samples.frames.nal_units import (
     nal_units,
     prefix_bytes,
@@ -18,9 +18,6 @@ from reelweave.loader.dataset.samples.frames.nal_units import (
 )
 
 _SLICES, _IDR, _SPS, _PPS = (1, 2, 5), 5, 7, 8
-_WITH_CHROMA = frozenset(
-    (44, 83, 86, 100, 110, 118, 122, 128, 134, 135, 138, 139, 244)
-)  # profiles, 7.3.2.1.1
 _READ_BYTES, _SLICE_BYTES = 4096, 64
 _BEGINS_ANEW = 1
 """Largest number behind a picture that forgets all others and counts as 0 (7.4.3), which only its marking tells."""
@@ -96,18 +93,5 @@ class LostReferences:
             return
 
     def _take_sequence(self, bits: Bits) -> None:
-        profile = bits.take(8)
-        bits.take(16)
-        set_id, has_planes = bits.unsigned(), False
-        if profile in _WITH_CHROMA:
-            chroma = bits.unsigned()
-            has_planes = chroma == 3 and bool(bits.take())
-            bits.unsigned()
-            bits.unsigned()
-            bits.take()
-            if bits.take():
-                skip_scaling(bits, 12 if chroma == 3 else 8)
-        number_bits = 4 + bits.unsigned()
-        skip_order(bits)
-        bits.unsigned()
-        self._sequences[set_id] = min(number_bits, 16), has_planes, bool(bits.take())
+        set_id, number_bits, has_planes, allows_gaps = read_sequence(bits)
+        self._sequences[set_id] = number_bits, has_planes, allows_gaps

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reelweave.loader.base.arrays import Floats
+from reelweave.loader.dataset.samples.frames.h264_sets import FieldSlices
 from reelweave.loader.dataset.samples.frames.lasting_turn import LastingTurn
 from reelweave.loader.dataset.samples.frames.packets import read_packets
 from reelweave.loader.dataset.samples.frames.video_stream import decode_stream, open_clip
@@ -56,6 +57,7 @@ class PacketFrames:
         self._extradata = bytes(context.extradata or b"")
         # AVI has no time stamps of display; those that FFmpeg makes up are in coding order.
         self._tells = self._codec in _TOLD and container.format.name != "avi"
+        self._fields = FieldSlices(self._extradata) if self._codec == "h264" else None
         self._first: int | None = None
         self._shown: list[tuple[int, bool]] = []
         self._hidden, self._turn = 0, LastingTurn(stream)
@@ -66,7 +68,8 @@ class PacketFrames:
         if not packet.size or not self._tells:
             return
         pts = packet.pts
-        if pts is None:
+        # Two packets may hold one picture.
+        if pts is None or (self._fields is not None and self._fields.are_in(bytes(packet))):
             self._tells = False
         elif self._first is None:
             self._first = pts
