@@ -14,7 +14,7 @@ _MOST_NAMES = 12
 _MAPS = ("scores", "attributes")
 
 
-def field_remarks(tars: Sequence[TarIndex]) -> Iterator[str]:
+def field_remarks(tars: Sequence[TarIndex], is_mds: bool) -> Iterator[str]:
     """Yield what is kept, by name; what is left out, by reason; and names whose values are of two types."""
     counts: dict[str, Counter[str]] = {name: Counter() for name in _MAPS}
     sources = 0
@@ -36,7 +36,8 @@ def field_remarks(tars: Sequence[TarIndex]) -> Iterator[str]:
             before, *_ = earlier = left_out.get(reason, (0, first, tar.path))
             left_out[reason] = (before + count, *earlier[1:])
     for reason, (count, first, path) in sorted(left_out.items()):
-        yield f"{pluralize(count, 'field')} of .json or .cls left out ({reason}), the first: {first} in {path}"
+        where = "columns" if is_mds else ".json or .cls"
+        yield f"{pluralize(count, 'field')} of {where} left out ({reason}), the first: {first} in {path}"
 
 
 def _count_names(column: pa.ChunkedArray) -> dict[str, int]:

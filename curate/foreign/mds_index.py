@@ -3,7 +3,9 @@
 import json
 import posixpath
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
+from itertools import pairwise
 from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, ValidationError
@@ -18,6 +20,10 @@ from reelweave.loader.storage.names import check_path
 MDS_INDEX = "index.json"
 MAX_INDEX_BYTES = 256 << 20
 MAX_SHARDS = 1_000_000
+_VERSION = 2
+_MOST_FIRST = 16
+"""Samples of a shard, and shards, that are looked at for what columns hold."""
+_MOST_FIRST_BYTES = 256 << 20
 
 _UNPACK = {
     "zstd": 'zstd -d "$f"',
@@ -64,23 +70,30 @@ def is_mds(listed: Sequence[ObjectInfo]) -> bool:
 
 
 def read_mds_index(
-    storage: Storage, listed: Sequence[ObjectInfo]
+    storage: Storage, listed: Sequence[ObjectInfo], pattern: str = "*"
 ) -> tuple[list[ObjectInfo], list[str], dict[str, MdsShard]]:
     """Return the shards that ``index.json`` names, as objects; those it does not name; and those it names by path.
+
+    Args:
+        storage: folder of the dataset.
+        listed: all objects there.
+        pattern: pattern of the paths of the shards that are wanted.
 
     Raises:
         UsageError: the index is no such index, names what lies elsewhere, or its shards are compressed.
         RunError: a shard is missing or of another size, or holds no media.
     """
     where = storage.uri(MDS_INDEX)
-    entries = [entry for entry in _entries(storage, where) if entry.samples]
+    filled = [entry for entry in _entries(storage, where) if entry.samples]
+    entries = [entry for entry in filled if fnmatchcase(entry.raw_data.basename, pattern)]
     if not entries:
-        raise UsageError(f"{where} lists no shard with samples")
+        matching = f" that matches --shards {pattern}" if filled else ""
+        raise UsageError(f"{where} lists no shard with samples{matching}")
     objects = {info.path: info for info in listed}
     layout = entries[0].layout
     for entry in entries:
         _check_entry(entry, where, layout, objects)
-    columns = _name_columns(storage, entries[0])
+    columns = _name_columns(storage, entries)
     shards = {
         path: MdsShard(
             path, entry.raw_data.bytes, entry.samples, entry.raw_data.hashes.get("sha256", ""), columns
@@ -90,7 +103,11 @@ def read_mds_index(
     }
     if len(shards) < len(entries):
         raise UsageError(f"{where} names a shard twice")
-    unlisted = sorted(path for path in objects.keys() - shards.keys() if path.endswith(".mds"))
+    unlisted = sorted(
+        path
+        for path in objects.keys() - shards.keys()
+        if path.endswith(".mds") and fnmatchcase(path, pattern)
+    )
     return [objects[path] for path in sorted(shards)], unlisted, shards
 
 
@@ -99,15 +116,20 @@ def _entries(storage: Storage, where: str) -> list[_Entry]:
     if len(data) > MAX_INDEX_BYTES:
         raise UsageError(f"{where} is larger than {MAX_INDEX_BYTES >> 20} MiB; no index of MDS shards is")
     try:
-        listed = json.loads(data)["shards"]
+        index = json.loads(data)
+        listed = index.get("shards") if isinstance(index, dict) else None
         if not isinstance(listed, list) or len(listed) > MAX_SHARDS:
-            raise ValueError(f"shards is no list of at most {MAX_SHARDS:,}")
+            raise ValueError(f"it has no list of at most {MAX_SHARDS:,} shards")
+        if index.get("version", _VERSION) != _VERSION:
+            raise ValueError(f"its version is not {_VERSION}")
         return [_Entry.model_validate(entry) for entry in listed]
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"]))
         raise UsageError(f"{where} is no index of MDS shards: {key}: {first['msg']}") from error
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except RecursionError as error:
+        raise UsageError(f"{where} is no index of MDS shards: it is nested too deeply") from error
+    except ValueError as error:
         raise UsageError(f"{where} is no index of MDS shards: {error}") from error
 
 
@@ -119,7 +141,7 @@ def _check_entry(entry: _Entry, where: str, layout: tuple[Any, ...], objects: di
         RunError: it is missing, or of another size.
     """
     path = entry.raw_data.basename
-    if (entry.format, entry.version) != ("mds", 2):
+    if (entry.format, entry.version) != ("mds", _VERSION):
         raise UsageError(
             f"{where}: {path} has format {entry.format}, version {entry.version}; of Mosaic Streaming mds of version 2"
             " is read: write the others as mds (MDSWriter)"
@@ -146,19 +168,34 @@ def _check_entry(entry: _Entry, where: str, layout: tuple[Any, ...], objects: di
         raise UsageError(f"{where}: {path} has other columns than the first shard, or none; index them apart")
 
 
-def _name_columns(storage: Storage, entry: _Entry) -> MdsColumns:
-    """Return the columns, named by what the first sample holds."""
-    path = entry.raw_data.basename
-    head = storage.read(path, 4, 8)
-    begin, end = struct.unpack("<II", head) if len(head) == 8 else (0, 0)
-    if not 0 <= end - begin <= MAX_SAMPLE_BYTES or end > entry.raw_data.bytes:
-        raise RunError(f"{storage.uri(path)} has a table of samples that leads out of the file")
-    try:
-        return name_columns(
-            entry.column_names,
-            entry.column_encodings,
-            entry.column_sizes,
-            storage.read(path, begin, end - begin),
-        )
-    except RunError as error:
-        raise RunError(f"{storage.uri(path)}: {error}") from error
+def _name_columns(storage: Storage, entries: Sequence[_Entry]) -> MdsColumns:
+    """Return the columns, named by what the first sample holds whose media are known; others may be empty or damaged.
+
+    Raises:
+        RunError: none of the first samples has media.
+    """
+    first: RunError | None = None
+    for uri, sample in _first_samples(storage, entries):
+        entry = entries[0]
+        try:
+            return name_columns(entry.column_names, entry.column_encodings, entry.column_sizes, sample)
+        except RunError as error:
+            first = first or RunError(f"{uri}: {error}")
+    raise first or RunError(f"{storage.uri(MDS_INDEX)} lists no shard whose table of samples can be read")
+
+
+def _first_samples(storage: Storage, entries: Sequence[_Entry]) -> Iterator[tuple[str, bytes]]:
+    """Yield the bytes of the first samples of the first shards, each with the address of its shard; bounded."""
+    remaining = _MOST_FIRST_BYTES
+    for entry in entries[:_MOST_FIRST]:
+        path = entry.raw_data.basename
+        # The head of a shard: the number of samples, then where each begins and the last one ends.
+        table = storage.read(path, 4, 4 * (min(entry.samples, _MOST_FIRST) + 1))
+        begins = struct.unpack(f"<{len(table) // 4}I", table[: len(table) // 4 * 4])
+        for begin, end in pairwise(begins):
+            if remaining <= 0:
+                return
+            if not 0 <= end - begin <= MAX_SAMPLE_BYTES or end > entry.raw_data.bytes:
+                break
+            yield storage.uri(path), storage.read(path, begin, end - begin)
+            remaining -= end - begin

@@ -54,13 +54,19 @@ def reasons_of(tars: Sequence[TarIndex]) -> Counter[str]:
     return found
 
 
-def remarks(tars: Sequence[TarIndex], manifest: Manifest) -> list[str]:
-    """Return sentences on what surprises in tars: names, captions, and media that train otherwise than they look."""
+def remarks(tars: Sequence[TarIndex], manifest: Manifest, is_mds: bool = False) -> list[str]:
+    """Return sentences on what surprises in tars: names, captions, and media that train otherwise than they look.
+
+    Args:
+        tars: what was read of each tar.
+        manifest: dataset of all.
+        is_mds: True where they are shards of MDS, whose samples have columns in the place of files.
+    """
     return [
         *_on_readers(tars),
         *_on_keys(tars, manifest),
-        *_on_captions(tars),
-        *field_remarks(tars),
+        *_on_captions(tars, is_mds),
+        *field_remarks(tars, is_mds),
         *_on_media(tars),
     ]
 
@@ -92,7 +98,34 @@ def _on_keys(tars: Sequence[TarIndex], manifest: Manifest) -> Iterator[str]:
         yield f"left out: {what} own tar; accounting.parquet names them"
 
 
-def _on_captions(tars: Sequence[TarIndex]) -> Iterator[str]:
+def _on_captions(tars: Sequence[TarIndex], is_mds: bool) -> Iterator[str]:
+    yield from _on_missing_columns(tars) if is_mds else _on_missing_captions(tars)
+    # Captions that are not as they were written.
+    if cut := sum(_count_marked(tar, *CUT_CAPTION) for tar in tars):
+        what = pluralize(cut, "caption has", "captions have")
+        yield (
+            f"{what} more than {MAX_CAPTION_CHARS:,} characters: the rest is cut off (attributes:"
+            f" {'='.join(CUT_CAPTION)} in index.parquet)"
+        )
+    if replaced := sum(_count_replaced(tar) for tar in tars):
+        what = pluralize(replaced, "caption is", "captions are")
+        yield f"{what} not UTF-8: what could not be read is U+FFFD in them; write them again as UTF-8"
+
+
+def _on_missing_columns(tars: Sequence[TarIndex]) -> Iterator[str]:
+    """Yield a sentence on samples of MDS without a caption, which have columns in the place of files."""
+    silent = [
+        (key, tar.path) for tar in tars for text in (True, False) for key in _without_caption(tar, text)
+    ]
+    if silent:
+        key, path = silent[0]
+        yield (
+            f"{pluralize(len(silent), 'sample has', 'samples have')} no caption: training goes without, the first:"
+            f" {key} of {path}; read are the column caption, captions, text, prompt or txt, else these fields of a JSON"
+        )
+
+
+def _on_missing_captions(tars: Sequence[TarIndex]) -> Iterator[str]:
     # Texts in which no caption is found.
     silent = [(len(keys), keys[0], tar.path) for tar in tars if (keys := _without_caption(tar, True))]
     if silent:
@@ -111,16 +144,6 @@ def _on_captions(tars: Sequence[TarIndex]) -> Iterator[str]:
             f"{pluralize(sum(len(keys) for _, keys in bare), 'sample has', 'samples have')} no .txt or .json: training"
             f" goes without a caption, the first: {keys[0]} of {tar.path}"
         ) + (f"; {apart} of them come again in their tar, without a video: {_SORTED}" if apart else "")
-    # Captions that are not as they were written.
-    if cut := sum(_count_marked(tar, *CUT_CAPTION) for tar in tars):
-        what = pluralize(cut, "caption has", "captions have")
-        yield (
-            f"{what} more than {MAX_CAPTION_CHARS:,} characters: the rest is cut off (attributes:"
-            f" {'='.join(CUT_CAPTION)} in index.parquet)"
-        )
-    if replaced := sum(_count_replaced(tar) for tar in tars):
-        what = pluralize(replaced, "caption is", "captions are")
-        yield f"{what} not UTF-8: what could not be read is U+FFFD in them; write them again as UTF-8"
 
 
 def _on_media(tars: Sequence[TarIndex]) -> Iterator[str]:

@@ -134,7 +134,9 @@ def _index(
         place, indices, foreign, config, _versions(), previous, with_sidecars
     )
     forget_killed(place)
-    notes += remarks(indices, manifest)
+    notes += remarks(indices, manifest, is_mds=bool(mds))
+    if mds and (unread := next(iter(mds.values())).columns.unread()):
+        notes.append(f"columns of MDS that are not read: {', '.join(unread)}")
     notes += [
         f"{place.uri(path)} tells of other samples than its tar holds; it was left alone" for path in kept_idx
     ]
@@ -162,8 +164,16 @@ def _index(
 def _choose(tars: Storage, shards: str | None) -> tuple[list[ObjectInfo], list[str], dict[str, MdsShard]]:
     """Return the tars, or else the shards of MDS, by path; files that are left out; and MDS by path."""
     listed = list(tars.list())
-    if shards is None and is_mds(listed) and not any(info.path.endswith(".tar") for info in listed):
-        return read_mds_index(tars, listed)
+    if is_mds(listed):
+        paths = [info.path for info in listed if not info.path.startswith(_HIDDEN)]
+        has_tars = any(path.endswith((".tar", *PACKED)) for path in paths)
+        if shards is None and has_tars:
+            raise UsageError(
+                f"{tars.root} holds tars and shards of MDS with their index.json: say which by --shards '*.tar' or"
+                " --shards '*.mds'"
+            )
+        if shards is None or any(path.endswith(".mds") and fnmatchcase(path, shards) for path in paths):
+            return read_mds_index(tars, listed, shards or "*")
     objects, others = chosen_tars(listed, shards, tars.root)
     return objects, others, {}
 

@@ -5,14 +5,13 @@ A sample is a little-endian uint32 for the size of each column without a fixed o
 """
 
 import json
-import math
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Self
 
 from pydantic import BaseModel, Field, model_validator
 
-from reelweave.loader.dataset.tars.media import MEDIA, media_suffix
+from reelweave.loader.dataset.tars.media import CAPTION_FIELDS, MEDIA, media_suffix
 from reelweave.loader.errors import RunError
 
 MAX_COLUMNS = 256
@@ -36,6 +35,7 @@ _NUMBERS = {
 }
 _TEXT_NUMBERS = {"str_int": int, "str_float": float, "str_decimal": float}
 _MAX_TEXT_NUMBER = 64
+_READ = frozenset({*_NUMBERS, *_TEXT_NUMBERS, "str", "json"})
 
 
 class MdsColumn(BaseModel, frozen=True, extra="forbid"):
@@ -104,9 +104,24 @@ class MdsColumns(BaseModel, frozen=True, extra="forbid"):
                 value = _value(column.encoding, members[column.suffix])
                 if column.suffix == "json" and isinstance(value, dict):
                     values |= value
-                elif value is not None:
+                elif value is not None and not (column.suffix == "json" and _are_captions(value)):
                     values[column.name] = value
         return json.dumps(values).encode()
+
+    def unread(self) -> list[str]:
+        """Return the columns of which nothing is read, with their encodings: other media, pickles, arrays."""
+        suffixes = [column.suffix for column in self.columns]
+        return [
+            f"{column.name} ({column.encoding})"
+            for column in self.columns
+            if column.suffix not in ("txt", "json", media_suffix(suffixes))
+            and (column.encoding not in _READ or ("txt" in suffixes and column.name in CAPTION_FIELDS))
+        ]
+
+
+def _are_captions(value: Any) -> bool:
+    """Return whether a JSON is a list of captions, which are read as such."""
+    return isinstance(value, list) and any(isinstance(text, str) for text in value)
 
 
 def mds_key(path: str, offset: int) -> str:
@@ -131,8 +146,11 @@ def name_columns(names: list[str], encodings: list[str], sizes: list[int | None]
         for number, (name, encoding, size) in enumerate(zip(names, encodings, sizes, strict=True))
     ]
     contents = MdsColumns(columns=tuple(plain)).read(first)
-    texts = [name for name in _CAPTIONS if name in names and encodings[names.index(name)] == "str"]
-    jsons = [name for name, encoding in zip(names, encodings, strict=True) if encoding == "json"]
+    encoded = dict(zip(names, encodings, strict=True))
+    texts = _captions_first(name for name, encoding in encoded.items() if encoding == "str")
+    jsons = [name for name, encoding in encoded.items() if encoding == "json"]
+    if not texts and len(jsons) > 1:  # of several, one whose name says so has the captions
+        jsons = _captions_first(jsons)[:1]
     suffixes: list[str] = []
     for column in plain:
         kind = _media_kind(column, contents[column.suffix])
@@ -154,6 +172,13 @@ def name_columns(names: list[str], encodings: list[str], sizes: list[int | None]
             for column, suffix in zip(plain, suffixes, strict=True)
         )
     )
+
+
+def _captions_first(names: Iterable[str]) -> list[str]:
+    """Return the names that say that a column holds captions, by themselves or by their last part; the best first."""
+    found = [(name, part) for name in names for part in (name, name.rpartition(".")[2]) if part in _CAPTIONS]
+    found.sort(key=lambda pair: (pair[0] != pair[1], _CAPTIONS.index(pair[1])))
+    return list(dict.fromkeys(name for name, _ in found))
 
 
 def _plain(name: str) -> str:
@@ -183,16 +208,14 @@ def _media_kind(column: MdsColumn, content: memoryview) -> str | None:
 
 
 def _value(encoding: str, content: memoryview) -> Any:
-    """Return a text, number or JSON; None for what is none or cannot be read."""
+    """Return a text, a number, which may be NaN or infinite, or JSON; None for what is none or cannot be read."""
     try:
         if encoding in _NUMBERS:
-            number = struct.unpack(_NUMBERS[encoding], content)[0]
-            return number if math.isfinite(number) else None
+            return struct.unpack(_NUMBERS[encoding], content)[0]
         if encoding == "str":
             return bytes(content).decode("utf-8", "replace")
         if encoding in _TEXT_NUMBERS and len(content) <= _MAX_TEXT_NUMBER:
-            number = _TEXT_NUMBERS[encoding](bytes(content))
-            return number if math.isfinite(number) else None
+            return _TEXT_NUMBERS[encoding](bytes(content))
         if encoding == "json":
             return json.loads(bytes(content))
     except (ValueError, RecursionError, struct.error):

@@ -20,7 +20,8 @@ NO_CAPTION = ("", "none")
 MAX_CAPTION_CHARS = 4000
 _MAX_TEXT_BYTES = 16 * MAX_CAPTION_CHARS
 _MAX_JSON_BYTES = 1 << 20
-_JSON_FIELDS = ("caption", "text", "prompt")
+CAPTION_FIELDS = ("caption", "text", "prompt")
+"""Fields of a sample's JSON that are captions and no metadata, the best first."""
 
 
 def media_rank(suffix: str) -> int:
@@ -100,7 +101,7 @@ def _whole_captions(members: Mapping[str, bytes | memoryview]) -> tuple[list[str
 
 def _json_captions(content: bytes) -> list[str]:
     try:
-        texts = texts_of(json.loads(_decode_text(content)), _JSON_FIELDS)
+        texts = texts_of(json.loads(_decode_text(content)), CAPTION_FIELDS)
     except (ValueError, RecursionError):
         return []
     return [text for text in map(_clean, texts) if text]

@@ -1,15 +1,18 @@
 """MDS datasets of Mosaic Streaming, read in place; other formats are refused with what to do."""
 
 import hashlib
+import io
 import json
 import shlex
 import shutil
 import struct
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from reelweave.curate.foreign.run import index_tars
 from reelweave.loader.buckets.assignment import BucketConfig
@@ -165,6 +168,110 @@ def test_shards_that_the_index_does_not_name_are_counted(folder: Path) -> None:
     notes = index_tars(str(folder), workers=1).notes
     assert "1 shard of MDS is not in index.json: left out, the first: old.mds" in notes
     assert len(to_rows(open_dataset(folder).index)) == 5
+
+
+def write_mds(folder: Path, columns: dict[str, str], *samples: list[bytes]) -> Path:
+    """Write one shard of columns without fixed sizes, and its index."""
+    names, encodings = list(columns), list(columns.values())
+    stated = {"column_names": names, "column_encodings": encodings, "column_sizes": [None] * len(names)}
+    head = json.dumps(stated).encode()
+    regions = [
+        b"".join(struct.pack("<I", len(value)) for value in sample) + b"".join(sample) for sample in samples
+    ]
+    offsets = [4 * (len(samples) + 2) + len(head)]
+    for region in regions:
+        offsets.append(offsets[-1] + len(region))
+    table = struct.pack(f"<{len(offsets) + 1}I", len(samples), *offsets)
+    folder.mkdir(parents=True)
+    data = table + head + b"".join(regions)
+    (folder / "shard.00000.mds").write_bytes(data)
+    raw = {"basename": "shard.00000.mds", "bytes": len(data), "hashes": {}}
+    entry = {"format": "mds", "version": 2, "raw_data": raw, "samples": len(samples), **stated}
+    (folder / "index.json").write_text(json.dumps({"shards": [entry], "version": 2}))
+    return folder
+
+
+def png(shade: int) -> bytes:
+    content = io.BytesIO()
+    Image.new("L", (16, 16), shade).save(content, "PNG")
+    return content.getvalue()
+
+
+def test_a_first_sample_without_media_hides_no_column(tmp_path: Path) -> None:
+    columns = {"picture": "bytes", "caption": "str"}
+    broken = [[b"", b"a"], [b"no picture", b"b"], [png(3), b"c"], [png(4), b"d"]]
+    folder = write_mds(tmp_path / "mds", columns, *broken)
+    index_tars(str(folder), workers=1)
+    assert [row["caption"] for row in to_rows(open_dataset(folder).index)] == ["c", "d"]
+    assert len([row for row in to_rows(open_dataset(folder).accounting) if row["state"] == "failed"]) == 2
+
+
+def test_what_is_not_read_of_a_sample_is_said(tmp_path: Path) -> None:
+    columns = {
+        "prompt": "str",
+        "text": "str",
+        "score": "str_float",
+        "box": "ndarray",
+        "x": "pkl",
+        "i": "bytes",
+    }
+    sample = [b"a boat", b"a ship", b"nan", b"???", b"???", png(1)]
+    folder = write_mds(tmp_path / "mds", columns, sample, sample)
+    notes = index_tars(str(folder), workers=1).notes
+    assert "columns of MDS that are not read: prompt (str), box (ndarray), x (pkl)" in notes
+    assert any(
+        note.startswith("2 fields of columns left out (no finite number), the first: score") for note in notes
+    )
+    assert not any(".txt" in note or ".json" in note for note in notes)
+
+
+@pytest.mark.parametrize("more", [{}, {"meta": "json"}])
+def test_a_list_of_captions_is_one_of_captions(tmp_path: Path, more: dict[str, str]) -> None:
+    values = [b'["a boat", "a ship"]', png(1), *(b'{"score": 1.5}' for _ in more)]
+    folder = write_mds(tmp_path / "mds", {"captions": "json", "image": "bytes", **more}, values)
+    notes = index_tars(str(folder), workers=1).notes
+    assert not any("left out" in note or "no caption" in note for note in notes)
+    assert to_rows(open_dataset(folder).index)[0]["caption"] == "a boat"
+
+
+def test_samples_without_a_caption_are_counted_in_words_of_columns(tmp_path: Path) -> None:
+    folder = write_mds(
+        tmp_path / "mds", {"image": "bytes", "caption": "bytes"}, [png(1), b"a"], [png(2), b"b"]
+    )
+    notes = index_tars(str(folder), workers=1).notes
+    assert any(note.startswith("2 samples have no caption: training goes without") for note in notes)
+    assert "columns of MDS that are not read: caption (bytes)" in notes
+
+
+def test_a_tar_beside_mds_leaves_neither_out_in_silence(folder: Path) -> None:
+    with tarfile.open(folder / "more.tar", "w") as tar:
+        for name, content in (("a.png", png(1)), ("a.txt", b"a boat")):
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+    with pytest.raises(
+        UsageError, match=r"holds tars and shards of MDS .* --shards '\*.tar' or --shards '\*.mds'"
+    ):
+        index_tars(str(folder), workers=1)
+    index_tars(str(folder), out=str(folder.parent / "of tars"), shards="*.tar", workers=1)
+    assert len(to_rows(open_dataset(folder.parent / "of tars").index)) == 1
+    index_tars(str(folder), shards="*.mds", workers=1)
+    assert len(to_rows(open_dataset(folder).index)) == 5
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[1]", "it has no list of at most 1,000,000 shards"),
+        ('{"version": 2}', "it has no list of at most"),
+        ('{"version": 3, "shards": []}', "its version is not 2"),
+        ("[" * 100_000, "it is nested too deeply"),
+    ],
+)
+def test_an_index_that_is_none_is_told_in_words(folder: Path, text: str, message: str) -> None:
+    (folder / "index.json").write_text(text)
+    with pytest.raises(UsageError, match=rf"index.json is no index of MDS shards: {message}"):
+        index_tars(str(folder), workers=1)
 
 
 def test_no_name_of_a_stranger_stands_bare_in_a_command(tmp_path: Path) -> None:
