@@ -1,7 +1,7 @@
 """Train a text-to-video model on a dataset, in one process or under torchrun.
 
 The same command resumes from the last checkpoint. SIGTERM and SIGUSR1 save a checkpoint and end with status 75.
-OUT/train.yaml keeps the resolved configuration.
+OUT/train.yaml keeps the resolved configuration. --dry-run prints what the run needs.
 """
 
 import argparse
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from reelweave.loader.errors import UsageError
+from reelweave.pipelines.commands.train import train_forecast
 from reelweave.pipelines.configuration.kept import kept_yaml
 from reelweave.pipelines.terminal.arguments import add_config
 from reelweave.pipelines.terminal.console import print_json, stderr, stdout
@@ -37,13 +38,17 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `reelweave train`."""
     add_config(parser, "YAML configuration, which `reelweave config init` prints", required=True)
+    train_forecast.add_arguments(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Train and print the change of the loss; under torchrun rank 0 prints."""
     from reelweave.pipelines.configuration.model_rate import resolve_run
 
+    train_forecast.check_options(options)
     config = resolve_run(options.config, options.set)
+    if options.dry_run:
+        return train_forecast.run(config, options)
     return finish(train(config), config.out, options.json)
 
 
