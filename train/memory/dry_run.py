@@ -150,7 +150,6 @@ class _DryRun:
             memory = counted.enter_context(LiveMemory())
             layout = self._kind(bundle.to_empty(device=_FAKE), layout_config, grid)
             average = Ema(step.ema, layout.weights)
-            layout.share()
             caption = _longest_caption(step.modules.text.max_text_tokens)
             phases = [_step(layout, caption, shape, memory, self._overlapped) for shape in shapes]
             del average

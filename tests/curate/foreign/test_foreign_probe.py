@@ -178,7 +178,7 @@ ENCODERS = {
     "h264.ts": "-c:v libx264 -bf 2",
     "h264.mp4": "-c:v libx264 -bf 2",
     "hevc.mkv": "-c:v libx265 -preset ultrafast -x265-params log-level=0",
-    "vp8.webm": "-c:v libvpx -deadline realtime",
+    "vp8.webm": "-c:v libvpx -deadline realtime -cpu-used 8",
     "vp9.webm": "-c:v libvpx-vp9 -deadline realtime",
     "av1.mkv": "-c:v libaom-av1 -cpu-used 8 -usage realtime",
     "mpeg2.ts": "-c:v mpeg2video",

@@ -28,7 +28,7 @@ from reelweave.pipelines.cli import main
 from tests.curate.run.test_run import SMALL_WORDS, config, published, tree
 from tests.media import CORPUS, NO_CORPUS, read_number, read_numbers, write_video
 from tests.player import PROGRAM, ffmpeg
-from tests.thorough import beyond, but, thorough
+from tests.thorough import beyond, but, nightly, thorough
 from tests.warm import Warm
 
 SIZE = 160, 128
@@ -387,7 +387,7 @@ def test_the_example_of_the_page_runs_as_printed(tmp_path: Path, monkeypatch: py
     ]
 
 
-@thorough
+@nightly
 @pytest.mark.usefixtures("ray_local")
 def test_on_ray_the_dataset_is_the_same(raw: Path, made: Path, tmp_path: Path) -> None:
     settings = {**DEDUP_OFF, "run": {"runner": "ray", "isolate": True}}

@@ -66,6 +66,12 @@ def keys(batches: Iterator[Microbatch] | list[Microbatch]) -> list[str]:
             ("stateful", 3, 10, 1, 3),
             ("nodes", 0, 5, 0, 3),
         ],
+        [
+            ("stream", 0, 4, 0, 3),
+            ("plain", 3, 16, 0, 3),
+            ("persistent", 2, 5, 2, 3),
+            ("stateful", 3, 10, 1, 3),
+        ],
     ),
 )
 def test_stopped_and_begun_again_with_other_workers_every_sample_counts_once(
@@ -89,7 +95,11 @@ def test_stopped_and_begun_again_with_other_workers_every_sample_counts_once(
 
 @pytest.mark.parametrize(
     ("workers", "taken", "every"),
-    but([(0, 4, 1), (2, 7, 3)], [(0, 4, 1), (1, 4, 1), (2, 4, 1), (2, 1, 1), (2, 7, 3), (3, 16, 1)]),
+    but(
+        [(0, 4, 1), (2, 7, 3)],
+        [(0, 4, 1), (1, 4, 1), (2, 4, 1), (2, 1, 1), (2, 7, 3), (3, 16, 1)],
+        [(2, 1, 1), (3, 16, 1)],
+    ),
 )
 def test_torchdata_goes_on_by_itself_at_the_next_microbatch(
     dataset: Dataset, workers: int, taken: int, every: int

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.thorough import thorough
+from tests.thorough import nightly, thorough
 from tests.train.checkpoint import sharded
 from tests.train.ranks import Ranks
 
@@ -17,9 +17,9 @@ def well(ranks: Ranks, function, size: int, *arguments) -> None:
 @pytest.mark.parametrize(
     ("written", "read"),
     [
-        pytest.param([4], [2], id="fsdp4-fsdp2", marks=thorough),
+        pytest.param([4], [2], id="fsdp4-fsdp2", marks=nightly),
         pytest.param([2, 2], [3], id="hsdp2x2-fsdp3"),
-        pytest.param([3], [2, 2], id="fsdp3-hsdp2x2", marks=thorough),
+        pytest.param([3], [2, 2], id="fsdp3-hsdp2x2", marks=nightly),
         pytest.param([], [2], id="replicated-fsdp2", marks=thorough),
         pytest.param([2], [], id="fsdp2-replicated"),
     ],

@@ -86,7 +86,6 @@ OFTEN = (
     "st-dit-ulysses-fsdp",
     "tp-then-ring-zero",
     "pp-tp",
-    "tp-then-pp",
 )
 
 

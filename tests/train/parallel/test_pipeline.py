@@ -13,7 +13,7 @@ def well(ranks: Ranks, function, size: int, *arguments) -> None:
     assert ended.codes == [0] * size, "\n".join(ended.errors)
 
 
-@pytest.mark.parametrize("model", but(("mmdit",), stages.MODELS))
+@pytest.mark.parametrize("model", but(("mmdit",), stages.MODELS, ("dit",)))
 def test_microbatches_and_packs_of_any_shapes_make_the_step_of_a_whole_model(ranks: Ranks, model):
     well(ranks, stages.same_step, 3, model, [1, 3, 2, 3, 1], "1f1b", True)
 

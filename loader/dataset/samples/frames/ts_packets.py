@@ -28,10 +28,12 @@ BLOCK_ROWS = 1 << 13
 def layout_of(head: bytes) -> tuple[int, int] | None:
     """Return the bytes from a packet to the next one, and the first one's offset; None where it is no TS."""
     for size, lead in _SIZES:
-        for begin in range(lead, min(len(head), _LOOKED_AT)):
+        begin = head.find(SYNC, lead, _LOOKED_AT)
+        while begin >= 0:
             marks = head[begin : begin + size * _IN_TURN : size]
             if len(marks) == _IN_TURN and not marks.strip(bytes((SYNC,))):
                 return size, begin - lead
+            begin = head.find(SYNC, begin + 1, _LOOKED_AT)
     return None
 
 

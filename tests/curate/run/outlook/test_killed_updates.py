@@ -95,7 +95,7 @@ def redone(warm: Warm, raw: Path, older: Path, tmp_path_factory: pytest.TempPath
     return found
 
 
-@pytest.mark.parametrize("behind", but([REDONE[2]], REDONE, [*REDONE[::5], REDONE[8]]))
+@pytest.mark.parametrize("behind", but([REDONE[2]], REDONE, [*REDONE[5::5], REDONE[8]]))
 def test_killed_while_older_sources_are_cut_anew(
     warm: Warm, raw: Path, older: Path, redone: dict[str, bytes], tmp_path: Path, behind: str
 ) -> None:

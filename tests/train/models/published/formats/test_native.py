@@ -15,18 +15,22 @@ from reelweave.train.models.published.names.wan import WAN_NAMES
 from reelweave.train.sampling.trained.export import export
 from reelweave.train.sampling.trained.load import load_published
 from reelweave.train.sampling.trained.native import export_native
-from tests.thorough import thorough
+from tests.thorough import nightly, thorough
 from tests.train.models.published.formats import tools
 
 CPU = torch.device("cpu")
 WHOLE = [
     "wan",
     *(
-        pytest.param(variant, marks=thorough)
+        pytest.param(variant, marks=nightly if variant in ("cogvideox 1.5", "cosmos 2") else thorough)
         for variant in ("hunyuan, distilled", "cogvideox", "cogvideox 1.5", "cosmos", "cosmos 2")
     ),
 ]
-ADAPTED = ["wan", *(pytest.param(variant, marks=thorough) for variant in ("hunyuan", "cosmos", "cosmos 2"))]
+ADAPTED = [
+    "wan",
+    *(pytest.param(variant, marks=thorough) for variant in ("hunyuan", "cosmos")),
+    pytest.param("cosmos 2", marks=nightly),
+]
 ATTENTION = ["to_q", "to_k", "to_v", "to_out.0"]
 EVERYWHERE = {
     "wan": [*ATTENTION, "net.0.proj", "net.2", "proj_out", "time_proj", "linear_1", "patch_embedding"],
