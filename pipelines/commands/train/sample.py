@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from reelweave.loader.errors import UsageError
+from reelweave.loader.text import pluralize
 from reelweave.pipelines.commands.train import sample_options
 from reelweave.pipelines.configuration.storage_options import storage_config
 from reelweave.pipelines.sampling.layout_option import TRAINING, InTraining, read_layout
@@ -219,9 +220,7 @@ def _print(result: dict[str, Any], config: SampleConfig) -> None:
     if "prompt" in result:
         summary = f"{config.frames} frames of {config.height}x{config.width} at {result['fps']} fps, seed {config.seed}"
     else:
-        summary = (
-            f"{result['made']:,} videos made, {result['videos']:,} in all; {result['manifest']} names them"
-        )
+        summary = f"{pluralize(result['made'], 'video')} made, {result['videos']:,} in all; {result['manifest']} names them"
     lines = [
         f"{result['out']}: {summary}, {result['weights']} weights of {result['checkpoint']}",
         f"{layout or 'one process'}: {seconds}; {sum(result['sent_bytes']):,} bytes sent between ranks",
