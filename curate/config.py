@@ -137,7 +137,7 @@ class SourceStageConfig(BaseModel, frozen=True, extra="forbid"):
             the ledger notices.
     """
 
-    REVISION: ClassVar = 105
+    REVISION: ClassVar = 106
 
     probe: ProbeConfig = ProbeConfig()
     shots: ShotConfig = ShotConfig()

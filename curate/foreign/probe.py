@@ -26,7 +26,7 @@ from reelweave.curate.frames.container.encryption import (
     is_encrypted,
     is_scrambled,
 )
-from reelweave.curate.frames.container.further_film import further_film, unread_entries
+from reelweave.curate.frames.container.further_film import further_film, unlisted_media, unread_entries
 from reelweave.curate.frames.container.immersive import immersive
 from reelweave.curate.frames.container.side_data import side_data
 from reelweave.curate.frames.container.stills import AVIF, film_behind, has_tiles, still_of_items
@@ -55,7 +55,7 @@ from reelweave.loader.dataset.tars.pictures import (
 )
 from reelweave.loader.errors import refuse_shortage
 
-PROBE_VERSION = 38
+PROBE_VERSION = 39
 """Revision of this code: higher when the same bytes give other values; tars probed by older code are read again."""
 
 _MAX_SIDE = 16384
@@ -156,6 +156,8 @@ def probe(data: bytes | memoryview) -> Media:
         # Units that are packets of their own count there as frames.
         stated = stream.average_rate if times.promised <= times.packets else None
         unread = left_out or misread_step(container, file, stream.id)
+        if "mp4" in container.format.name:
+            unread = unread or unlisted_media(file)
         rest = rest or bool(unread or other_pictures(container, times.last_packet))
         audio = _sound_codec(container, choice)
     decoded, combed = _decoded_stamps(data) if told is None or heads.change or turned else ([], False)

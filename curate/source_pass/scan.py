@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import BinaryIO, cast
 
+from av.audio.stream import AudioStream
 from av.container import InputContainer
 from av.video.stream import VideoStream
 
@@ -15,11 +16,17 @@ from reelweave.curate.cut.crop import BarMeter
 from reelweave.curate.cut.smart.ahead import SmartAhead
 from reelweave.curate.cut.smart.packets import SmartPackets
 from reelweave.curate.cut.trim import NotedPackets
+from reelweave.curate.frames.clocks.sound_stamps import SoundStamps, other_rates
 from reelweave.curate.frames.container.avi_index import held_slots
 from reelweave.curate.frames.container.cut_off import fragments_end
 from reelweave.curate.frames.container.edit_list import count_edits, edit_faults, kept_lead, misread_step
 from reelweave.curate.frames.container.encryption import encryption
-from reelweave.curate.frames.container.further_film import begins_behind, further_film, unread_sound
+from reelweave.curate.frames.container.further_film import (
+    begins_behind,
+    further_film,
+    unlisted_media,
+    unread_sound,
+)
 from reelweave.curate.frames.container.immersive import immersive
 from reelweave.curate.frames.container.stream_choice import (
     SoundChoice,
@@ -222,6 +229,9 @@ def _scan(file: BinaryIO, config: SourceStageConfig, segments: Sequence[Segment]
         unshown = packets.hidden.count(stream.frames) if step else 0
         lacking = "" if choice.stream is None else unread_sound(file, choice.stream.id)
         uneven = decoded.uneven_sound(line) if packets.turn.byte is None else ""
+        rates = (
+            "" if choice.stream is None else _other_rates(packets.heard(), choice.stream, header.container)
+        )
         return Scan(
             replace(header, promised_s=decoded.promised_s(line)),
             line,
@@ -246,6 +256,8 @@ def _scan(file: BinaryIO, config: SourceStageConfig, segments: Sequence[Segment]
                     left_out(container, choice, goes_on=goes_on is not None),
                     packets.hidden.describe(stream.frames, count_edits(container, file, stream.id)),
                     lacking or uneven,
+                    rates,
+                    unlisted_media(file) if "mp4" in header.container else "",
                     "" if sound_clock is None else sound_clock.remark,
                     WHOLE_STEPS if line.sound_steps and segments and config.spans.listed == "whole" else "",
                 ),
@@ -255,6 +267,16 @@ def _scan(file: BinaryIO, config: SourceStageConfig, segments: Sequence[Segment]
             bars,
             _behind(packets.turn.byte, unshown, step),
         )
+
+
+def _other_rates(stamps: SoundStamps, sound: AudioStream, container: str) -> str:
+    """Return `other_rates` of AAC, where no packet states its own (ADTS), "" for other sound."""
+    codec = sound.codec_context
+    if codec.codec.canonical_name != "aac" or not codec.extradata or container in ("mpegts", "mpeg"):
+        return ""
+    # Of HE-AAC the decoder doubles the rate, and the samples of a packet.
+    samples = 2048 if "HE" in (codec.profile or "") else 1024
+    return other_rates(stamps, codec.sample_rate, samples)
 
 
 def _behind(turned: int | None, unshown: int, step: str) -> str | None:

@@ -12,6 +12,13 @@ _APART, _APART_S = 0.02, 1.0
 
 ENDS_BEFORE = "the sound of its source ends before the pictures"
 HOLDS_NONE = "its source announces sound and holds none that can be read"
+_AAC_HZ = (96000, 88200, 64000, 48000, 44100, 32000, 24000, 22050, 16000, 12000, 11025, 8000)
+"""Sample rates of AAC: ISO/IEC 14496-3, table 1.16."""
+_AAC_SAMPLES = 1024
+_OFF_S = 0.0012  # by which a step differs from a packet's duration, more than ticks of a millisecond make
+_LEAST_PACKETS, _RUNS, _NEAR = 8, 4, 0.008
+"""Packets between two such steps, runs of them in turn that tell a rate, and the share by which each may differ."""
+
 ENDS_BEHIND = "the sound of its source goes on behind the pictures, which clips leave out"
 
 
@@ -85,3 +92,37 @@ def heard_until_s(stamps: SoundStamps, begin_s: float) -> float:
     # A last packet that does not say how long it lasts (WavPack in Matroska) lasts as long as the others.
     last = stamps.durations[-1] or stamps.usual_ticks
     return float((max(stamps.pts) + last) * stamps.tick_s - begin_s)
+
+
+def other_rates(stamps: SoundStamps, hertz: int, samples: int = _AAC_SAMPLES) -> str:
+    """Return words for AAC whose packets come at the pace of another sample rate, "" for none.
+
+    Streams with spliced adverts are such films, once their packets are copied into a container that states one rate.
+
+    Args:
+        stamps: Stamps of the sound, noted in a whole pass.
+        hertz: Sample rate that the header states.
+        samples: Samples of a packet at that rate.
+    """
+    if hertz <= 0:
+        return ""
+    begins_s = np.array(stamps.pts, np.float64) * stamps.tick_s
+    # Packets that share a stamp in TS follow one another by the stated rate, up to the next stamp.
+    stamped: list[int] = []
+    for packet in (np.flatnonzero(np.abs(np.diff(begins_s) - samples / hertz) > _OFF_S) + 1).tolist():
+        if not stamped or packet - stamped[-1] >= _LEAST_PACKETS:
+            stamped.append(packet)
+    if len(stamped) <= _RUNS:
+        return ""
+    rates = np.diff(stamped) * samples / np.diff(begins_s[stamped]).clip(stamps.tick_s)
+    others: list[str] = []
+    for other in _AAC_HZ:
+        is_near = np.abs(rates / other - 1) <= _NEAR
+        if other != hertz and np.lib.stride_tricks.sliding_window_view(is_near, _RUNS).all(axis=1).any():
+            others.append(f"{other} Hz")
+    if not others:
+        return ""
+    return (
+        f"parts of its sound come at the pace of {' and '.join(others)}, and its header states {hertz} Hz; they"
+        " sound at another pitch, with gaps"
+    )

@@ -4,6 +4,8 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import BinaryIO, Literal, NamedTuple
 
+import numpy as np
+
 from reelweave.curate.frames.container.edit_list import content_of, inner_boxes, track_id
 from reelweave.curate.frames.container.encryption import boxes
 
@@ -37,6 +39,11 @@ _ANY_KIND = (b"AV1x", b"AVup", b"apcn", b"apch", b"dvpp", b"dvcp", b"jpeg")
 """Kinds of a first entry behind which FFmpeg reads those of other kinds, too."""
 
 _ENCRYPTED = (b"encv", b"enca")  # ISO/IEC 23001-7
+
+_MOST_LISTED, _LEAST_BYTES = 0.5, 1 << 12
+"""Share of the media data above which an index lists enough of it, and the least bytes that are worth a word."""
+_MOST_SIZES_BYTES = 1 << 28
+_LEAST_SAMPLE = 16
 
 
 class FurtherFilm(NamedTuple):
@@ -184,3 +191,29 @@ def _of_fragments(file: BinaryIO) -> Iterator[int]:
             at = 16 if head[3:4] and head[3] & 1 else 8
             if head[3:4] and head[3] & 2:
                 yield int.from_bytes(head[at : at + 4], "big")
+
+
+def unlisted_media(file: BinaryIO) -> str:
+    """Return words for MP4 and MOV whose index lists less than half of the media data (mdat); "" for others.
+
+    Cameras that mend a recording after a loss of power write such an index (ISO/IEC 14496-12, 8.7.3).
+    """
+    top = list(boxes(file))
+    stored = sum(size for kind, _, size in top if kind == b"mdat")
+    index = next(((begin + 8, begin + size) for kind, begin, size in top if kind == b"moov"), None)
+    if index is None or stored < _LEAST_BYTES or next(inner_boxes(file, *index, b"mvex"), None) is not None:
+        return ""
+    listed = 0
+    for begin, stop in inner_boxes(file, *index, b"trak"):
+        sizes = content_of(file, begin, stop, b"mdia", b"minf", b"stbl", b"stsz", most=_MOST_SIZES_BYTES)
+        if len(sizes) < 12:  # another table, of small samples
+            return ""
+        each, count = int.from_bytes(sizes[4:8], "big"), int.from_bytes(sizes[8:12], "big")
+        if 0 < each < _LEAST_SAMPLE:  # of raw sound some state a channel's samples
+            return ""
+        of_each = np.frombuffer(sizes[12 : 12 + len(sizes[12:]) // 4 * 4], ">u4")
+        listed += each * count if each else int(of_each.sum(dtype=np.int64))
+    if listed > _MOST_LISTED * stored:
+        return ""
+    share = max(1, round(100 * listed / stored))
+    return f"its index lists {share} % of its media data, and nothing of the rest is read"

@@ -146,3 +146,19 @@ def test_pictures_of_another_sample_entry_are_said(kind: bytes, name: str, tmp_p
     assert not any("cut off" in record.reason for record in records)
     assert found.frames < 100
     assert found.rest
+
+
+def test_an_index_of_a_part_of_the_film_says_so(tmp_path: Path) -> None:
+    """As a camera writes it that mends a recording after a loss of power; the rest was in no row, without a word."""
+    path = write_video(tmp_path / "film.mp4", (60,))
+    data = path.read_bytes()
+    at = data.index(b"mdat") - 4
+    size = int.from_bytes(data[at : at + 4], "big")
+    for further, words in ((size // 2, ""), (3 * size, "its index lists 25 % of its media data")):
+        whole = (size + further).to_bytes(4, "big") + data[at + 4 : at + size] + b"\x2a" * further
+        path.write_bytes(data[:at] + whole + data[at + size :])
+        ((record, _),) = curated(path, tmp_path / str(further), spans={"min_clip_s": 1.0})
+        assert (record.state, record.frames) == ("kept", 60)
+        assert words in record.reason
+        assert bool(record.reason) == bool(words)
+        assert probe(path.read_bytes()).rest == bool(words)
