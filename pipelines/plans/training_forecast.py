@@ -1,4 +1,4 @@
-"""What a training run needs, before anything is loaded: samples and steps, memory by shape, work and time."""
+"""Forecast of a training run before anything is loaded: samples and steps, memory by shape, work and time."""
 
 from typing import NamedTuple
 
@@ -36,7 +36,7 @@ class ShapeForecast(NamedTuple):
 
 
 class TrainingForecast(NamedTuple):
-    """Needs of a run.
+    """Forecast of a whole run.
 
     Attributes:
         ranks: number of ranks.

@@ -183,7 +183,7 @@ def _add_execution(parser: argparse.ArgumentParser) -> None:
 
 
 class Asked(NamedTuple):
-    """What the options ask for.
+    """Options of the command, parsed and checked.
 
     Attributes:
         config: configuration of all videos.

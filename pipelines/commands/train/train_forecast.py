@@ -1,4 +1,4 @@
-"""`reelweave train --dry-run`: what a run needs, before anything is loaded."""
+"""Forecast of a run that `reelweave train --dry-run` prints, before anything is loaded."""
 
 import argparse
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Whose requests a server on loopback answers, by their ``Host`` header, which a page of another site cannot set."""
+"""Checks of the ``Host`` header of requests, which a page of another site cannot set."""
 
 import ipaddress
 from urllib.parse import urlsplit
