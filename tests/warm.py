@@ -13,6 +13,8 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
+from itertools import count
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -35,7 +37,7 @@ class Warm:
 
     Args:
         env: Added to the environment of the process they are forked from.
-        prepare: Python statements that this process runs first.
+        prepare: Python statements that this process runs before it imports anything.
     """
 
     def __init__(self, env: Mapping[str, str] | None = None, prepare: str = "") -> None:
@@ -47,7 +49,14 @@ class Warm:
             env={**os.environ, **(env or {})},
         )
         self.folder = tempfile.TemporaryDirectory(prefix="reelweave-warm-")
-        self._started = 0
+        self._started = count(1)
+        self._first = ""
+
+    def prepared(self, statements: str) -> Self:
+        """Return the same process, whose commands run Python statements first."""
+        other = copy(self)
+        other._first = statements
+        return other
 
     def start(
         self, *arguments: str, env: Mapping[str, str] | None = None, killed_behind: str = ""
@@ -59,10 +68,9 @@ class Warm:
             killed_behind: Pattern of a path in a storage: behind its first write to such a path the command kills
                 itself and its children. So no result depends on when a kill from outside would strike.
         """
-        self._started += 1
-        errors = Path(self.folder.name) / f"{self._started}.err"
+        errors = Path(self.folder.name) / f"{next(self._started)}.err"
         asked = {"run": arguments, "errors": str(errors), "env": dict(env or {}), "killed": killed_behind}
-        pid = self._ask(asked)
+        pid = self._ask(asked | {"first": self._first})
         return Command(self, pid, errors)
 
     def ask(self, pid: int, wait: bool) -> int | None:
@@ -142,7 +150,7 @@ def serve() -> None:
         if "run" in question:
             pid = os.fork()
             if pid == 0:
-                _run(question["run"], question["errors"], question["env"], question["killed"])
+                _run(**question)
             answer = pid
         else:
             pid, status = os.waitpid(question["pid"], 0 if question["wait"] else os.WNOHANG)
@@ -150,7 +158,7 @@ def serve() -> None:
         print(answer, flush=True)
 
 
-def _run(arguments: Sequence[str], errors: str, env: Mapping[str, str], killed_behind: str) -> None:
+def _run(run: Sequence[str], errors: str, env: Mapping[str, str], killed: str, first: str) -> None:
     """Run a command in this forked process, which ends with it."""
     status = 70
     try:
@@ -163,11 +171,12 @@ def _run(arguments: Sequence[str], errors: str, env: Mapping[str, str], killed_b
             opened = os.open(path, flags, 0o600)
             os.dup2(opened, handle)
         os.environ.update(env)
-        if killed_behind:
-            die_behind(killed_behind)
+        exec(first, {})
+        if killed:
+            die_behind(killed)
         from reelweave.pipelines.cli import main
 
-        status = main(arguments)
+        status = main(run)
     except SystemExit as error:
         status = error.code if isinstance(error.code, int) else 1
     except BaseException:  # noqa: BLE001 - as an interpreter ends

@@ -1,7 +1,6 @@
 """A file that cannot grow, as on a full disk, ends every command that writes with status 75, in words."""
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,14 +8,18 @@ import pytest
 from tests.foreign_tars import by_tarfile, video
 from tests.warm import Warm
 
-LIMIT = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (2048, 2048))"
+# Of bytecode Python would leave the first 2 KiB.
+LIMIT = """
+import resource, sys
+sys.dont_write_bytecode = True
+resource.setrlimit(resource.RLIMIT_FSIZE, (2048, 2048))
+"""
 
 
 @pytest.fixture(scope="module")
-def full() -> Iterator[Warm]:
-    """Commands whose files have 2 KiB at most, but for bytecode: Python would leave the first 2 KiB of it."""
-    with Warm({"PYTHONDONTWRITEBYTECODE": "1"}, LIMIT) as warm:
-        yield warm
+def full(warm: Warm) -> Warm:
+    """Commands whose files have 2 KiB at most."""
+    return warm.prepared(LIMIT)
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 import shutil
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -57,9 +56,8 @@ def present(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def warm_with_score() -> Iterator[Warm]:
-    with Warm(prepare=NEW_SCORE) as warm:
-        yield warm
+def warm_with_score(warm: Warm) -> Warm:
+    return warm.prepared(NEW_SCORE)
 
 
 def updated(warm: Warm, raw: Path, before: Path, out: Path, words: tuple[str, ...], behind: str) -> Path:
