@@ -8,6 +8,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
 
+from reelweave.loader.errors import UsageError
 from reelweave.loader.storage import StorageConfig, open_storage
 from reelweave.pipelines.cli import main
 from reelweave.train.checkpoint.saver import Checkpoints
@@ -20,6 +21,7 @@ from reelweave.train.loop.trainer import Trainer
 from reelweave.train.models.published.weights import PublishedModel
 from reelweave.train.sampling.trained.export import export
 from reelweave.train.sampling.trained.load import load_trained
+from reelweave.train.sampling.trained.native import export_native
 from tests.s3server import make_bucket, s3_server
 from tests.train.checkpoint import sharded
 from tests.train.clips import ClipStream, tiny_config
@@ -65,6 +67,39 @@ def test_plain_weights_are_rounded_on_request(tmp_path: Path) -> None:
         "a": torch.bfloat16, "b": torch.bfloat16, "n": torch.int64,
     }  # fmt: skip
     assert torch.equal(found["a"].float(), MODEL["a"])
+
+
+def test_values_that_a_dtype_cannot_hold_are_refused_and_nothing_is_written(tmp_path: Path, capsys) -> None:
+    large = {"a": torch.tensor([1.0, 1e5]), "b": torch.tensor([float("inf"), 1.0])}
+    save(str(tmp_path / "run"), {"model": large})
+    out = tmp_path / "weights.safetensors"
+    assert main(["export", str(tmp_path / "run"), "--out", str(out), "--dtype", "float16"]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "a has values up to 1e+05, and float16 ends at 65,504: take --dtype bfloat16 or float32" in said
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+    assert main(["export", str(tmp_path / "run"), "--out", str(out), "--dtype", "bfloat16"]) == 0
+    # What was infinite stays so: it does not come from rounding.
+    save(str(tmp_path / "other"), {"model": {"b": large["b"]}})
+    assert main(["export", str(tmp_path / "other"), "--out", str(out), "--dtype", "float16"]) == 0
+
+
+@pytest.mark.parametrize("lora", [None, {"rank": 2}], ids=["whole", "adapters"])
+@pytest.mark.parametrize("form", ["diffusers", "native"])
+def test_no_format_makes_values_infinite(tmp_path: Path, lora: dict | None, form: str) -> None:
+    Trainer(run_config(tmp_path, "wan", 1, lora=lora), ClipStream(), tmp_path / "run").run()
+    trained = load_trained(str(tmp_path / "run"), torch.device("cpu"))
+    for name, weight in trained.bundle.dit.named_parameters():
+        if "attn1.to_q" in name and (lora is None or ".lora_" in name):
+            weight.data.fill_(1e6)
+    out = tmp_path / ("out" if form == "diffusers" else "out.safetensors")
+    with pytest.raises(
+        UsageError, match=r"(attn1.to_q|self_attn.q).* has values up to 1e\+06, and float16 ends"
+    ):
+        if form == "diffusers":
+            export(trained, out, dtype="float16")
+        else:
+            export_native(trained, form, open_storage(str(tmp_path)), out.name, False, "float16")
+    assert not out.exists()
 
 
 def test_a_replaced_file_is_said_and_a_pipe_is_refused(

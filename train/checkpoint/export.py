@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import torch
 
+from reelweave.loader.errors import UsageError
 from reelweave.loader.storage import Storage
 from reelweave.train.checkpoint.files import StoredPiece, data_of, header, in_order, read_rows
 from reelweave.train.checkpoint.pieces import Piece, overlap
@@ -28,6 +29,28 @@ class Exported(NamedTuple):
     tensors: int
     parameters: int
     bytes: int
+
+
+def round_tensor(name: str, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Return a tensor in a dtype.
+
+    Args:
+        name: name of the tensor, for errors.
+        tensor: values.
+        dtype: floating-point dtype.
+
+    Raises:
+        UsageError: finite values would become infinite, as those above 65,504 do in float16.
+    """
+    rounded = tensor.to(dtype)
+    largest = torch.finfo(dtype).max
+    is_narrower = largest < torch.finfo(tensor.dtype).max
+    if is_narrower and not tensor.is_meta and bool(rounded.isinf().any()) and not tensor.isinf().any():
+        raise UsageError(
+            f"{name} has values up to {tensor.abs().max().item():.3g}, and {str(dtype).removeprefix('torch.')} ends at"
+            f" {largest:,.0f}: take --dtype bfloat16 or float32"
+        )
+    return rounded
 
 
 def export(
@@ -52,7 +75,7 @@ def export(
 
     Raises:
         RunError: the checkpoint is damaged.
-        UsageError: it has no such group.
+        UsageError: it has no such group, or values that the dtype cannot hold.
     """
     stored_pieces = find(storage, folder, state, group, _MOST_TENSORS)
     # The header first: names, dtypes and places of all tensors.
@@ -86,5 +109,8 @@ def _assemble_tensor(storage: Storage, target: Piece, parts: list[StoredPiece]) 
         shared = overlap(stored.piece, target)
         assert shared is not None  # an empty piece is not stored
         rows = stored.piece.sizes[0] if stored.piece.sizes else 1
-        tensor[shared.of_target] = read_rows(storage, stored, 0, rows).to(tensor.dtype)
+        values = read_rows(storage, stored, 0, rows)
+        if values.is_floating_point():
+            values = round_tensor(target.name, values, tensor.dtype)
+        tensor[shared.of_target] = values
     return tensor

@@ -7,6 +7,7 @@ import torch
 from pydantic import ValidationError
 
 from reelweave.loader.errors import UsageError, first_line
+from reelweave.train.checkpoint.export import round_tensor
 from reelweave.train.checkpoint.new_folder import check_new, new_folder
 from reelweave.train.checkpoint.weights import Weights
 from reelweave.train.config.vae import VaeTrainConfig
@@ -46,7 +47,9 @@ def export(saved: Weights, out: Path, dtype: str | None = None) -> None:
         saved.load_group_("latents", statistics.tensors)
         _tell(vae.vae, statistics.tensors)
     if dtype is not None:
-        vae.vae.to(getattr(torch, dtype))
+        for name, weight in vae.vae.named_parameters():
+            weight.data = round_tensor(name, weight.data, getattr(torch, dtype))
+        vae.vae.to(getattr(torch, dtype))  # and what else it counts as its own
     with new_folder(out) as aside:
         vae.vae.save_pretrained(aside, safe_serialization=True)
 

@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import save_file
 
 from reelweave.loader.errors import UsageError
+from reelweave.train.checkpoint.export import round_tensor
 from reelweave.train.checkpoint.files import write_tensors
 from reelweave.train.checkpoint.new_folder import check_new, new_folder
 from reelweave.train.config.lora import LORA_FILE, LoraConfig
@@ -52,7 +53,7 @@ def export(trained: Trained, out: Path, merged: bool = False, dtype: str | None 
 def _adapters(trained: Trained, config: LoraConfig, path: Path, dtype: str | None) -> None:
     bundle, model = trained.bundle, trained.config.model
     weights = {
-        f"{LORA_PREFIX}.{name}": round_weight(scale_adapter(name, weight, config).detach(), dtype)
+        f"{LORA_PREFIX}.{name}": round_weight(name, scale_adapter(name, weight, config).detach(), dtype)
         .contiguous()
         .cpu()
         for name, weight in adapter_weights(bundle.dit).items()
@@ -84,9 +85,15 @@ def scale_adapter(name: str, weight: torch.Tensor, config: LoraConfig) -> torch.
     return weight * (config.alpha / config.rank) if ".lora_B." in name else weight
 
 
-def round_weight(weight: torch.Tensor, dtype: str | None) -> torch.Tensor:
-    """Return a weight in a dtype; None keeps its own."""
-    return weight.to(getattr(torch, dtype)) if dtype and weight.is_floating_point() else weight
+def round_weight(name: str, weight: torch.Tensor, dtype: str | None) -> torch.Tensor:
+    """Return a weight in a dtype; None keeps its own.
+
+    Raises:
+        UsageError: it has values that the dtype cannot hold.
+    """
+    return (
+        round_tensor(name, weight, getattr(torch, dtype)) if dtype and weight.is_floating_point() else weight
+    )
 
 
 def rounding(bundle: Bundle, dtype: str | None) -> Rounding:
@@ -95,7 +102,7 @@ def rounding(bundle: Bundle, dtype: str | None) -> Rounding:
     if isinstance(bundle.dit, DiffusersDenoiser):
         # diffusers loads these in float32, whatever it is asked for
         wide = set(bundle.dit.model._keep_in_fp32_modules or ())
-    return lambda name, weight: weight if wide & set(name.split(".")) else round_weight(weight, dtype)
+    return lambda name, weight: weight if wide & set(name.split(".")) else round_weight(name, weight, dtype)
 
 
 def _whole(bundle: Bundle, trained: Trained, folder: Path, dtype: str | None) -> None:

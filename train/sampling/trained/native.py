@@ -149,8 +149,9 @@ def _adapters(
             base, sides = f"lora_unet_{layer.native.replace('.', '_')}", ("lora_down", "lora_up")
         else:
             base, sides = f"diffusion_model.{layer.native}", ("lora_A", "lora_B")
-        found[f"{base}.{sides[0]}.weight"] = round_weight(A_RI, dtype)
-        found[f"{base}.{sides[1]}.weight"] = round_weight(B_OR, dtype)
+        for side, matrix in zip(sides, (A_RI, B_OR), strict=True):
+            name = f"{base}.{side}.weight"
+            found[name] = round_weight(name, matrix, dtype)
         if form == "kohya" or names.alpha:
             found[f"{base}.alpha"] = alpha
     return found, _musubi_note(names, [layer.native for layer in held]) if form == "kohya" else ""
