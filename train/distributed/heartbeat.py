@@ -4,7 +4,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import suppress
 
 from torch.distributed.distributed_c10d import Store
@@ -13,6 +13,7 @@ from reelweave.train.distributed.launcher import Launcher
 
 _ENDED, _TOLD = "ended", "told"
 _NAMED, _NOBODY = "heartbeat/lost", "nobody"
+_HOLDER = "rank 0 or its torchrun, which held the ranks together,"
 
 
 class Heartbeat:
@@ -38,7 +39,7 @@ class Heartbeat:
         self._store = store.clone()  # a separate client, since a waiting call blocks all others
         self._rank, self._size, self._lost_after_s = rank, size, lost_after_s
         self._every_s = min(1.0, lost_after_s / 10)
-        self._beats = 0
+        self._beats, self._first_ended = 0, False
         self._named: list[int] = []
         self._over = threading.Event()
         self._lock = threading.Lock()
@@ -65,7 +66,7 @@ class Heartbeat:
                     self._name(silent)
         except RuntimeError:
             if not self._named:
-                return "rank 0 or its torchrun, which held the ranks together,"
+                return _HOLDER
         # The failure of this rank, of which others have heard, is its own to report.
         return None if self._named in ([], [self._rank]) else _in_words(self._named)
 
@@ -82,6 +83,8 @@ class Heartbeat:
             if failed is None:
                 with self._lock:
                     self._store.set(_key(self._rank), _ENDED)
+                # The store may end with rank 0, and others use it until they end. They see that this one has.
+                self._wait_for_others(lambda beat: beat == _ENDED)
             else:
                 self._name([failed])
                 self._wait_for_others()
@@ -92,10 +95,11 @@ class Heartbeat:
         while not self._over.wait(self._every_s):
             try:
                 self._beat()
-                beat = self._read([neighbour])[neighbour]
+                beats = self._read([neighbour, 0])
+                beat, self._first_ended = beats[neighbour], beats[0] == _ENDED
             except RuntimeError:  # `describe_lost` reports it once the step fails
                 if not self._over.is_set():
-                    self._launcher.store_is_gone()
+                    self._go_on_without_store()
                 return
             now = time.monotonic()
             # After a pause of this process, silence of others is no evidence.
@@ -112,6 +116,15 @@ class Heartbeat:
                     self._name([neighbour])
                 self._give_up(self._named or [neighbour], f"no sign of life for {self._lost_after_s:g} s")
 
+    def _go_on_without_store(self) -> None:
+        """End this process if nothing else does: NCCL's collectives do not break when rank 0 is lost, and the store."""
+        self._launcher.store_is_gone()
+        if not self._first_ended and not self._over.wait(self._lost_after_s):
+            sign = f"this rank still waits after {self._lost_after_s:g} s"
+            sys.stderr.write(f"reelweave: {lost_message(_HOLDER, sign)}\n")
+            sys.stderr.flush()
+            os._exit(1)
+
     def _give_up(self, lost: list[int], sign: str) -> None:
         sys.stderr.write(f"reelweave: {lost_message(_in_words(lost), sign)}\n")
         sys.stderr.flush()
@@ -119,14 +132,18 @@ class Heartbeat:
             self._wait_for_others()
         os._exit(1)
 
-    def _wait_for_others(self) -> None:
-        """Wait until every rank that is not lost knows which one is; on rank 0, and no longer than the timeout."""
+    def _wait_for_others(self, over: Callable[[str], bool] = lambda beat: beat in (_ENDED, _TOLD)) -> None:
+        """Wait until every rank that is not lost knows which one is; on rank 0, and no longer than the timeout.
+
+        Args:
+            over: whether a rank of such a heartbeat needs to be waited for no more.
+        """
         until = time.monotonic() + self._lost_after_s
         waiting = set(range(1, self._size)) - set(self._named)
         while self._rank == 0 and waiting and time.monotonic() < until:
             beats = self._read(waiting)
-            waiting -= {rank for rank, beat in beats.items() if beat in (_ENDED, _TOLD)}
-            time.sleep(self._every_s / 10)
+            waiting = {rank for rank in waiting - set(self._named) if not over(beats[rank])}
+            time.sleep(min(0.02, self._every_s / 10))
 
     def _beat(self) -> None:
         with self._lock:

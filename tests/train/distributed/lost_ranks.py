@@ -64,6 +64,25 @@ def out_of_memory(out: str) -> None:
         raise torch.OutOfMemoryError("no memory left")
 
 
+def first_is_killed(out: str) -> None:
+    """Rank 0 of two is killed, and the store with it; rank 1 waits where nothing breaks, as in NCCL."""
+    with join("cpu", lost_after_s=3.0) as world:
+        _meet(world, out)
+        if world.rank == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(600)
+
+
+def first_is_early(out: str) -> None:
+    """Rank 0 of two has nothing left to do while rank 1 has."""
+    with join("cpu") as world:
+        _meet(world, out)
+        if world.rank == 1:
+            time.sleep(0.5)
+            (Path(out) / "done").touch()
+    assert (Path(out) / "done").exists(), "the store ends while another rank works"
+
+
 def _meet(world: World, out: str) -> None:
     (Path(out) / str(world.rank)).write_text(str(os.getpid()))
     world.barrier()

@@ -1,9 +1,13 @@
 """The first rank that fails is named by all others, whatever they hear first."""
 
+import re
+
 import pytest
 
 from tests.thorough import beyond, thorough
 from tests.train.distributed.lost_ranks import (
+    first_is_early,
+    first_is_killed,
     in_other_words,
     late_to_hear,
     out_of_memory,
@@ -40,3 +44,14 @@ def test_a_rank_without_memory_blames_no_other(ranks, tmp_path):
     ended = ranks.run(out_of_memory, 2, str(tmp_path), grace_s=0.5)
     assert ended.codes == [1, -9]
     assert ended.errors[0].rstrip().endswith("OutOfMemoryError: no memory left")
+
+
+def test_ranks_that_nothing_breaks_for_end_when_rank_0_is_gone_with_the_store(ranks, tmp_path):
+    ended = ranks.run(first_is_killed, 2, str(tmp_path), grace_s=30)
+    assert ended.codes == [-9, 1], ended.errors
+    assert re.search("rank 0 .*was lost", ended.errors[1]), ended.errors[1]
+
+
+def test_the_store_lives_until_all_ranks_have_ended(ranks, tmp_path):
+    ended = ranks.run(first_is_early, 2, str(tmp_path))
+    assert ended.codes == [0, 0], ended.errors
