@@ -15,7 +15,7 @@ from reelweave.pipelines.configuration.train_config import TrainRunConfig
 from reelweave.pipelines.terminal.files import write_output
 from reelweave.train.config.parallel import ParallelConfig
 from reelweave.train.distributed.world import join
-from reelweave.train.memory.dry_run import dry_run
+from reelweave.train.memory.dry_run import communicator_bytes, dry_run
 from reelweave.train.memory.shapes import MeasuredShape, StepShape, measure, shapes
 
 GIB = 2**30
@@ -59,6 +59,11 @@ def predict_shapes(config: TrainRunConfig, ranks: int) -> list[PredictedShape]:
             bucket_shapes, dry_run(config.train.step, bucket_shapes, ranks), strict=True
         )
     ]
+
+
+def communicators_gib(config: TrainRunConfig, ranks: int) -> float:
+    """Return the memory of a run's communicators on each GPU, at most, in GiB; no prediction of a step has it."""
+    return communicator_bytes(config.train.step, ranks) / GIB
 
 
 def fitting_tokens(rows: Iterable[PredictedShape], memory_gib: float, parallel: ParallelConfig) -> int:

@@ -52,7 +52,8 @@ def add_arguments(group: argparse._ArgumentGroup) -> None:
         "--memory-gib",
         type=float,
         metavar="GIB",
-        help="memory of a GPU, with --costs or --cost-table (default: 80)",
+        help="memory of a GPU that plans may use, with --costs or --cost-table (default: 80, less what"
+        " communicators take at most)",
     )
     group.add_argument(
         "--degrees",

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from reelweave.train.cascade.simulation.trace import Trace
 
 _Step = TypeVar("_Step")
-_MEMORY_GIB = 80.0
+_GPU_GIB = 80.0
 
 
 class Posed(NamedTuple):
@@ -70,7 +70,7 @@ def pose_problems(options: argparse.Namespace, links: "Links | None", steps: "Tr
         return _looked_up(options, trace, degrees, links)
     costs, memory_bytes = HUNYUAN_720P, float(MEMORY_TOKENS)
     if options.costs:
-        costs, memory_bytes = _cost_model(options.costs), _memory_gib(options) * 2**30
+        costs, memory_bytes = _cost_model(options.costs), _memory_gib(options, degrees or DEGREES) * 2**30
     elif options.memory_gib is not None:
         raise UsageError(
             f"--memory-gib goes with --costs or --cost-table; without them a GPU holds {MEMORY_TOKENS:,} tokens"
@@ -120,7 +120,7 @@ def _looked_up(
     table = read_cost_table(
         read_text(options.cost_table, "--cost-table"), f"--cost-table {options.cost_table}"
     )
-    memory_gib = _memory_gib(options)
+    memory_gib = _memory_gib(options, degrees or ())
     problems = _each(
         trace.steps,
         lambda step: table.problem(step, trace.gpus, degrees, memory_gib),
@@ -132,8 +132,13 @@ def _looked_up(
     return Posed(problems, work, none, links or Links(gpus_per_node=trace.gpus_per_node))
 
 
-def _memory_gib(options: argparse.Namespace) -> float:
-    return _MEMORY_GIB if options.memory_gib is None else float(options.memory_gib)
+def _memory_gib(options: argparse.Namespace, degrees: "Iterable[int]") -> float:
+    """Return the memory that plans may use: by default what communicators leave of a GPU of 80 GiB."""
+    from reelweave.train.cascade.menu import communicator_bytes
+
+    if options.memory_gib is not None:
+        return float(options.memory_gib)
+    return _GPU_GIB - communicator_bytes(degrees) / 2**30
 
 
 def _each(steps: "Iterable[_Step]", posing: "Callable[[_Step], Problem]", name: str) -> "list[Problem]":

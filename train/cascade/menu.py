@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from reelweave.train.cascade.schedule import Schedule
+from reelweave.train.distributed.communicator_memory import all_to_all_bytes
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,11 @@ class GroupMenu:
     def strangers(self, schedule: Schedule) -> list[tuple[int, ...]]:
         """Return the groups of a schedule that are not of the menu."""
         return [run.gpus for run in schedule.runs if not self.holds(run.gpus)]
+
+
+def communicator_bytes(degrees: Iterable[int]) -> int:
+    """Return the memory of a menu's communicators on each GPU, at most: it is in one group of each degree."""
+    return sum(all_to_all_bytes(degree) for degree in set(degrees))
 
 
 def block_starts(gpus: int, degree: int) -> tuple[int, ...]:

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from reelweave.train.distributed.communicator_memory import all_to_all_bytes, ring_bytes
+
 Connect = Callable[[dist.ProcessGroup, torch.device], None]
 """First messages of a group."""
 
@@ -86,6 +88,19 @@ class Groups:
         group: dist.ProcessGroup = make(ranks, timeout=self._timeout)[0]
         self._made.append((group, connect))
         return group
+
+    def exchange_in(self, group: dist.ProcessGroup) -> None:
+        """Have every pair of ranks of a group connected, which exchanges among all of them."""
+        self._made = [(each, to_all if each is group else connect) for each, connect in self._made]
+
+    @property
+    def most_bytes(self) -> int:
+        """Memory of the communicators of all groups so far, and of all processes, at most; an estimate."""
+        everyone = ring_bytes(dist.get_world_size()) if dist.is_initialized() else 0
+        return everyone + sum(
+            (all_to_all_bytes if connect is to_all else ring_bytes)(dist.get_world_size(group))
+            for group, connect in self._made
+        )
 
     def connect(self) -> int:
         """Connect the groups that are not connected yet; a collective of all processes.

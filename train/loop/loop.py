@@ -166,7 +166,7 @@ class TrainingLoop(ABC, Generic[Config]):
             task.start(done, log)
             # Behind what makes groups, and before the first step.
             if made := processes.ranks.groups.connect():
-                log.say(_connected(made, world))
+                log.say(_connected(made, processes.ranks.groups.most_bytes, world))
             steps = Steps(config, self._stream, processes, task, checkpoints, log, peak, outside)
             last = steps.run(done, profiler)
             if stopped := last < total_steps:
@@ -191,13 +191,16 @@ class TrainingLoop(ABC, Generic[Config]):
         return state.step, Beginning(tuple(state.ancestors), (f"the run {words}",) if words else ())
 
 
-def _connected(groups: int, world: World) -> str:
+def _connected(groups: int, most_bytes: int, world: World) -> str:
     line = f"{pluralize(groups + 1, 'process group')} connected"
     if world.device.type != "cuda":
         return line
     free, total = torch.cuda.mem_get_info(world.device)
     outside = total - free - torch.cuda.memory_reserved(world.device)
-    return f"{line}; {outside / 2**30:.2f} GiB of this GPU are outside of PyTorch, as for communicators"
+    return (
+        f"{line}; {outside / 2**30:.2f} GiB of this GPU are outside of PyTorch: CUDA's context, other processes, and"
+        f" communicators, by estimate at most {most_bytes / 2**30:.2f} GiB"
+    )
 
 
 def _beginning(description: str, world: World, done: int, total_steps: int) -> str:

@@ -85,6 +85,26 @@ def dry_run(
             raise UsageError(f"this model cannot be rehearsed: it looks at values ({error})") from error
 
 
+def communicator_bytes(step: StepConfig, ranks: int) -> int:
+    """Return the memory of the communicators of a layout, at most (`reelweave.train.distributed.groups`).
+
+    Args:
+        step: configuration of the step.
+        ranks: number of ranks.
+
+    Raises:
+        UsageError: the degrees do not fit the ranks.
+    """
+    if ranks == 1:
+        return 0
+    mesh = Mesh.of(step.layout.parallel, ranks)
+    with _world(ranks) as world:
+        grid = Ranks(mesh, world)
+        grid.node_size = min(ranks, _NODE)
+        _meet(grid)
+        return grid.groups.most_bytes
+
+
 class _DryRun:
     """Steps of a run without data, on the whole model or on a few of its equal blocks."""
 

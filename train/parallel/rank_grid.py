@@ -80,10 +80,11 @@ class GridRanks(Generic[Grid]):
     def context_with(self, *dimensions: str) -> ContextParallel:
         """Return the ranks of `context` along further dimensions, as a longer ring; a collective of all processes."""
         rings = (*dimensions, "ring")
-        divisions = ((rings, around), (("ulysses",), to_all), ((*rings, "ulysses"), to_all))
-        return ContextParallel(
-            *(self.groups.divide(self.mesh.partition(names), connect) for names, connect in divisions)
-        )
+        divide, partition = self.groups.divide, self.mesh.partition
+        ring, ulysses = divide(partition(rings), around), divide(partition(("ulysses",)), to_all)
+        # Where one of them has a rank alone, the other one is all ranks: a communicator less.
+        both = self.mesh.degree(rings) > 1 and self.mesh.degree(("ulysses",)) > 1
+        return ContextParallel(ring, ulysses, divide(partition((*rings, "ulysses"))) if both else None)
 
     def _group(self, dimensions: Sequence[str]) -> World:
         return self._world_of(self.mesh.partition(dimensions))

@@ -177,13 +177,14 @@ def _cascades(options: argparse.Namespace) -> int:
 
 
 def _predict(config: "TrainRunConfig", options: argparse.Namespace) -> int:
-    from reelweave.pipelines.benchmarks.shapes import fitting_tokens, predict_shapes
+    from reelweave.pipelines.benchmarks.shapes import communicators_gib, fitting_tokens, predict_shapes
 
     limit = options.memory_gib
     if options.ranks < 1 or (limit is not None and not 0 < limit < 1e6):
         raise UsageError("--ranks must be at least 1, and --memory-gib above 0")
     with stderr().status("dry run of a step of every shape"):
         rows = predict_shapes(config, options.ranks)
+        outside_gib = communicators_gib(config, options.ranks)
     tokens = None
     if limit is not None:
         try:
@@ -195,7 +196,12 @@ def _predict(config: "TrainRunConfig", options: argparse.Namespace) -> int:
             stderr().print(f"no memory_tokens: {error}", markup=False, soft_wrap=True)
     if options.json:
         print_json(
-            {"ranks": options.ranks, "shapes": [row._asdict() for row in rows], "memory_tokens": tokens}
+            {
+                "ranks": options.ranks,
+                "shapes": [row._asdict() for row in rows],
+                "memory_tokens": tokens,
+                "communicators_gib": outside_gib,
+            }
         )
         return 0
     columns = ["B", "S", "frames", "height", "width", "state GiB", "kept GiB", "peak GiB"]
@@ -203,6 +209,12 @@ def _predict(config: "TrainRunConfig", options: argparse.Namespace) -> int:
     title = f"{len(rows)} shapes, predicted for a rank of {options.ranks}"
     cells = [[*row, *fit] for row, fit in zip(rows, fits, strict=True)]
     stdout().print(table(title, columns if limit is None else [*columns, f"fits {limit:g}"], cells))
+    if outside_gib:
+        stdout().print(
+            f"beside them: communicators, by estimate at most {outside_gib:.1f} GiB, which a GPU must have free",
+            markup=False,
+            soft_wrap=True,
+        )
     if tokens is not None and tokens != config.stream.buckets.memory_tokens:
         stdout().print(
             "stream.buckets:", f"  memory_tokens: {tokens}", sep="\n", markup=False, soft_wrap=True

@@ -12,6 +12,7 @@ from reelweave.loader.batch import Microbatch, Pack
 from reelweave.train.config.parts import LayoutConfig
 from reelweave.train.measure.timings import StepClock
 from reelweave.train.models.bundle import Bundle
+from reelweave.train.models.st_dit import STDiT
 from reelweave.train.models.transfer import Pace
 from reelweave.train.parallel.context.denoise import ContextParallelErrors
 from reelweave.train.parallel.dit import summed_over_tensor_ranks
@@ -75,6 +76,8 @@ class ParallelModel:
         # How errors are computed where sequences or blocks are cut over ranks.
         cut, staged = ranks.mesh.degree(CONTEXT) > 1, ranks.mesh.pp > 1
         errors: SquaredErrors = ContextParallelErrors(ranks.context) if cut else whole_model_errors
+        if cut and isinstance(bundle.dit, STDiT):
+            ranks.groups.exchange_in(ranks.context.group)  # whole tokens, once a layer each way
         self._pipeline = Pipeline(bundle, config, ranks, errors) if staged else None
         self.errors = PipelineErrors(errors, ranks) if staged else errors
         # Trained weights as this rank holds them, their optimizer, and the sums of their gradients.
