@@ -15,6 +15,7 @@ from reelweave.loader.base.arrays import Floats
 from reelweave.loader.dataset.samples.frames.h264_sets import FieldSlices
 from reelweave.loader.dataset.samples.frames.lasting_turn import LastingTurn
 from reelweave.loader.dataset.samples.frames.packets import read_packets
+from reelweave.loader.dataset.samples.frames.set_changes import SetChanges
 from reelweave.loader.dataset.samples.frames.video_stream import decode_stream, open_clip
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ class PacketFrames:
         # AVI has no time stamps of display; those that FFmpeg makes up are in coding order.
         self._tells = self._codec in _TOLD and container.format.name != "avi"
         self._fields = FieldSlices(self._extradata) if self._codec == "h264" else None
+        self._sets = SetChanges(self._codec, self._extradata)
         self._first: int | None = None
         self._shown: list[tuple[int, bool]] = []
         self._hidden, self._turn = 0, LastingTurn(stream)
@@ -76,11 +78,12 @@ class PacketFrames:
             self._tells = packet.is_keyframe and self._starts_afresh(packet)
         elif pts < self._first:  # a leading picture, which may refer to what was cut away
             self._tells = False
+        is_entry = self._sets.is_entry(bytes(packet)) and packet.is_keyframe
         if pts is not None and self._tells:
             if packet.is_discard or not self._is_shown(packet):
                 self._hidden += 1
             else:
-                self._shown.append((pts, packet.is_keyframe))
+                self._shown.append((pts, is_entry))
                 self._hidden += packet.pos is None  # a joined one has no place in the file
 
     @property
