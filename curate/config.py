@@ -137,7 +137,7 @@ class SourceStageConfig(BaseModel, frozen=True, extra="forbid"):
             the ledger notices.
     """
 
-    REVISION: ClassVar = 106
+    REVISION: ClassVar = 107
 
     probe: ProbeConfig = ProbeConfig()
     shots: ShotConfig = ShotConfig()

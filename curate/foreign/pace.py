@@ -51,8 +51,12 @@ def pace_of(
         stated: Frame rate in the container, frames per second.
 
     Raises:
-        SourceError: the clock starts anew, and frames last unequally long.
+        SourceError: the clock starts anew, and frames last unequally long; or all frames have one stamp.
     """
+    if len(stamps) > 1 and stamps[0] is not None and len(set(stamps)) == 1 and not times.counts_ticks:
+        raise SourceError(
+            "states one time for all of its frames, which tells no rate; `reelweave curate` guesses one, and says so"
+        )
     times_s = times_of(list(stamps), tick_s)
     if times_s is None:
         joined_s = None if times.counts_ticks else _joined_times(stamps, tick_s)

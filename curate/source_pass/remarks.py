@@ -20,6 +20,13 @@ WHOLE_STEPS = (
 )
 
 
+def describe_grid(stamps: Sequence[int | None], line: FrameTimes) -> str:
+    """Return the remark on frames whose stamps all tell one time, "" for others."""
+    if len(stamps) < 2 or stamps[0] is None or any(stamp != stamps[0] for stamp in stamps):
+        return ""
+    return f"its stamps tell one time for all frames; {float(line.rate):g} frames per second are a guess"
+
+
 def describe_turn(stream: VideoStream) -> str:
     """Return the remark on pictures that their codec turns."""
     return TURNED_TWICE if side_data(stream).is_turned else TURNED

@@ -55,7 +55,7 @@ from reelweave.curate.shots.types import Candidate, with_cuts
 from reelweave.curate.source_pass.decoded import Decoded
 from reelweave.curate.source_pass.lookahead import lookahead_of
 from reelweave.curate.source_pass.lookahead_encode import LookaheadEncoder, encode_ahead
-from reelweave.curate.source_pass.remarks import WHOLE_STEPS, describe_changes, describe_turn
+from reelweave.curate.source_pass.remarks import WHOLE_STEPS, describe_changes, describe_grid, describe_turn
 from reelweave.curate.source_pass.sampling import FrameStats
 from reelweave.curate.sources.segments import Segment
 from reelweave.loader.dataset.samples.frames.reorder import is_delayed
@@ -251,6 +251,7 @@ def _scan(file: BinaryIO, config: SourceStageConfig, segments: Sequence[Segment]
                 transparent=decoder.transparent,
                 others=(
                     describe_turn(stream) if decoder.turned else "",
+                    describe_grid(pts, line),
                     stored,
                     kept_lead(header.container, float((pts[0] or 0) * time_base)),
                     left_out(container, choice, goes_on=goes_on is not None),
