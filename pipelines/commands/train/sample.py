@@ -220,7 +220,8 @@ def _print(result: dict[str, Any], config: SampleConfig) -> None:
     if "prompt" in result:
         summary = f"{config.frames} frames of {config.height}x{config.width} at {result['fps']} fps, seed {config.seed}"
     else:
-        summary = f"{pluralize(result['made'], 'video')} made, {result['videos']:,} in all; {result['manifest']} names them"
+        made = pluralize(result["made"], "video")
+        summary = f"{made} made, {result['videos']:,} in all; {result['manifest']} names them"
     lines = [
         f"{result['out']}: {summary}, {result['weights']} weights of {result['checkpoint']}",
         f"{layout or 'one process'}: {seconds}; {sum(result['sent_bytes']):,} bytes sent between ranks",
