@@ -1,5 +1,6 @@
 """The trainer of denoisers."""
 
+import logging
 from pathlib import Path
 
 from reelweave.loader.storage import Storage, StorageConfig
@@ -7,6 +8,7 @@ from reelweave.train.checkpoint.folder import latest
 from reelweave.train.checkpoint.names import folder_of
 from reelweave.train.checkpoint.saver import Checkpoints
 from reelweave.train.checkpoint.state import BaseWeights, FrozenPart, read_checkpoint_state
+from reelweave.train.config.model import DiffusersConfig
 from reelweave.train.config.run import TrainConfig
 from reelweave.train.distributed.first_rank import on_first
 from reelweave.train.distributed.world import World
@@ -19,7 +21,10 @@ from reelweave.train.models.encoders.stored import StoredEncoders
 from reelweave.train.parallel.mesh import Ranks
 from reelweave.train.sampling.trained.base import base_weights, keep_base, read_base
 from reelweave.train.sampling.trained.frozen_parts import frozen_parts, other_expert_part, read_parts
+from reelweave.train.sampling.trained.origin import check_start
 from reelweave.train.step.batches import BatchStream
+
+_log = logging.getLogger(__name__)
 
 
 class Trainer(TrainingLoop[TrainConfig]):
@@ -58,6 +63,11 @@ class Trainer(TrainingLoop[TrainConfig]):
             lora = keep_base(config.lora, self._base) or config.lora
             if lora.start_from and on_first(ranks.world, lambda: latest(self._storage) is not None):
                 lora = lora.model_copy(update={"start_from": None})  # the checkpoint has what became of them
+            if lora.start_from and isinstance(config.model, DiffusersConfig):
+                path, subfolder = lora.start_from, config.model.subfolder
+                said = on_first(ranks.world, lambda: check_start(path, subfolder, self._base))
+                if said and ranks.world.rank == 0:
+                    _log.warning("%s", said)
             config = config.model_copy(update={"lora": lora})
         self._parts = read_parts(ranks.world, lambda: {**frozen_parts(config.modules), **self._read_other()})
         return DenoiserTask(

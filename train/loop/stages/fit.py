@@ -129,6 +129,10 @@ def different_meaning(source: Source, config: TrainConfig, parts: Mapping[str, F
         for section in _MEANING
         for key, was, value in _section_differences(before.get(section), now.get(section), section)
     ]
+    # Adapters compensate how the weights under them were rounded.
+    was, is_now = (lora.base_dtype if lora else None for lora in (source.config.lora, config.lora))
+    if source.adapted and was != is_now:
+        changes.append(f"train.lora.base_dtype was {was!r} and is {is_now!r}")
     saved = source.frozen or {}
     changes += [
         f"the files of {key} are others"

@@ -22,7 +22,8 @@ from reelweave.train.models.lora import Rounding, adapter_weights, merge
 from reelweave.train.models.published.experts import ALL_TIMES
 from reelweave.train.models.published.formats.adapters import LORA_PREFIX, LORA_SETTINGS
 from reelweave.train.models.published.shared import DiffusersDenoiser
-from reelweave.train.sampling.trained.load import LORA_BASE, LORA_PART, Trained
+from reelweave.train.sampling.trained.load import Trained
+from reelweave.train.sampling.trained.origin import LORA_BASE, LORA_PART
 
 
 def export(trained: Trained, out: Path, merged: bool = False, dtype: str | None = None) -> None:

@@ -29,13 +29,8 @@ from reelweave.train.models.published.formats.adapters import read_adapters_file
 from reelweave.train.parallel.mesh import Ranks
 from reelweave.train.sampling.trained.base import base_weights, check_base, keep_base
 from reelweave.train.sampling.trained.frozen_parts import check_parts, frozen_parts
+from reelweave.train.sampling.trained.origin import other_base, stated_base
 from reelweave.train.sampling.trained.published import compare_with_published
-
-LORA_PART = "reelweave_subfolder"
-"""Metadata of adapters: subfolder of the expert that they were trained on, where there are two."""
-LORA_BASE = "reelweave_base"
-"""Metadata of adapters: base weights that they were trained on, JSON with name and sha256."""
-
 
 _log = logging.getLogger(__name__)
 
@@ -241,11 +236,16 @@ def find_published(
             "the configuration describes a model of ours, whose weights come from training: sample a --checkpoint"
         )
     if lora is None:
-        return config.model.name, config.model_copy(update={"lora": None}), None
-    name, adapters = config.model.name, read_adapters(lora, config.model)
+        return _named(config.model), config.model_copy(update={"lora": None}), None
+    name, adapters = _named(config.model), read_adapters(lora, config.model)
     config = config.model_copy(update={"lora": adapters.config})
     compare_base(lora, adapters, config.modules, world)
     return f"{name} + {lora}", config, adapters.weights
+
+
+def _named(model: DiffusersConfig) -> str:
+    """Return the name of a published model, and the file of its weights where that is another."""
+    return model.name if model.weights is None else f"{model.name} ({model.weights})"
 
 
 def compare_base(path: Path, adapters: Adapters, modules: ModulesConfig, world: World | None) -> None:
@@ -265,13 +265,8 @@ def compare_base(path: Path, adapters: Adapters, modules: ModulesConfig, world: 
         if adapters.note:
             _log.warning("%s", adapters.note)
         now = None if base is None else base_weights(modules)
-        if base is not None and now is not None and now.sha256 != base.sha256:
-            _log.warning(
-                "--lora %s: its adapters were trained on %s; the base weights are %s here, and other weights",
-                path,
-                base,
-                now,
-            )
+        if said := other_base(f"--lora {path}", base, now):
+            _log.warning("%s", said)
 
     on_first(world or ALONE, compare)
 
@@ -288,17 +283,12 @@ def read_adapters(path: Path, model: DiffusersConfig) -> Adapters:
     """
     names, layers = published_layers(model)
     file, read = adapters_file(path), read_adapters_file(path, layers, names, "--lora")
-    metadata, subfolder = read.metadata, model.subfolder
-    # Adapters of one of Wan's experts would fit the other, too, and spoil it.
-    if (part := metadata.get(LORA_PART, subfolder)) != subfolder:
-        raise UsageError(
-            f"the adapters of {file} were trained on {part}, and are given for {subfolder}: of two experts, --lora is"
-            " for the one that model.subfolder names, and --lora-2 for the other"
-        )
-    try:
-        base = BaseWeights.model_validate_json(metadata[LORA_BASE]) if LORA_BASE in metadata else None
-    except ValueError as error:
-        raise UsageError(f"--lora {file}: its {LORA_BASE} is damaged") from error
+    base = stated_base(
+        read.metadata,
+        model.subfolder,
+        f"--lora {file}",
+        "of two experts, --lora is for the one that model.subfolder names, and --lora-2 for the other",
+    )
     return Adapters(
         LoraConfig(rank=read.rank, alpha=read.alpha, targets=read.targets), read.weights, base, read.note
     )

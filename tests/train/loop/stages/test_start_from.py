@@ -160,7 +160,7 @@ def test_first_frames_begin_with_zeros_and_the_rest_as_it_was(tmp_path, first):
         begins(tmp_path / "next", tmp_path, "back")
 
 
-def test_adapters_begin_with_adapters_and_keep_what_they_compute(tmp_path, first):
+def test_adapters_begin_with_adapters_and_keep_what_they_compute(tmp_path, first, capsys):
     run(staged(lora=adapters(first)), tmp_path / "adapted")
     before = tensors(tmp_path / "adapted")
     same(begins(tmp_path / "adapted", tmp_path, lora=adapters(first)), before)
@@ -168,6 +168,9 @@ def test_adapters_begin_with_adapters_and_keep_what_they_compute(tmp_path, first
     assert any(".lora_B." in name and tensor.abs().max() > 1e-4 for name, tensor in before.items())
     with pytest.raises(UsageError, match=r"train\.lora\.targets was \[\] there, and is \['attend\.query'\]"):
         begins(tmp_path / "adapted", tmp_path, "fewer", lora=adapters(first, targets=("attend.query",)))
+    capsys.readouterr()
+    begins(tmp_path / "adapted", tmp_path, "rounded", lora=adapters(first, base_dtype="nf4"))
+    assert "other than there: train.lora.base_dtype was None and is 'nf4'" in capsys.readouterr().err
     # A run of all weights begins with the merged ones.
     adapted = load_trained(str(tmp_path / "adapted"), torch.device("cpu")).bundle
     merge(adapted.dit)

@@ -48,8 +48,8 @@ def absent(path: Path) -> str:
     # A path has one slash less than the address that was written.
     if address := _ADDRESS.match(str(path)):
         whole = f"{address[1]}//{str(path)[len(address[0]) :]}"
-        return f"{whole!r} is an address, and a file of this machine belongs here: copy it"
-    return f"{str(path)!r} does not exist; check the path"
+        return f"{whole} is an address, and a file of this machine belongs here: copy it"
+    return f"{path} does not exist; check the path"
 
 
 def check_no_pickle(path: Path, key: str) -> None:

@@ -229,7 +229,7 @@ def test_what_is_no_safetensors_file_is_refused(wan, tmp_path):
     for name, said in {
         "lora.pt": "is a pickle, which can run code",
         "cut.safetensors": "is no safetensors file",
-        "gone.safetensors": "'.*gone.safetensors' does not exist; check the path",
+        "gone.safetensors": "gone.safetensors does not exist; check the path",
     }.items():
         if name != "gone.safetensors":
             (tmp_path / name).write_bytes(b"\x10" * 20)
@@ -247,7 +247,7 @@ def test_a_path_without_adapters_is_told_what_it_is(wan, tmp_path):
         tmp_path / "several": r"is a folder without pytorch_lora.*: name one of its files \(a.safe.*, b.safe",
         Path(
             "s3://bucket/x.safetensors"
-        ): "'s3://bucket/x.safetensors' is an address, and a file of this machine",
+        ): "s3://bucket/x.safetensors is an address, and a file of this machine",
     }.items():
         with pytest.raises(UsageError, match=said):
             wan.published(path)
@@ -317,6 +317,24 @@ def test_a_run_begins_with_adapters_of_others(wan, tmp_path, form, capfd):
     assert load_trained(str(tmp_path / "run"), CPU).config.lora.start_from is None
     longer = run_config(tmp_path, "wan", 4, lora=lora)
     assert Trainer(longer, ClipStream(), tmp_path / "run").run().steps == 4
+
+
+def test_adapters_begin_on_the_weights_that_they_were_trained_on(wan, tmp_path, caplog):
+    """Another base is said, and the other one of two experts refused, as `sample --lora` does."""
+    file = tmp_path / "l.safetensors"
+    config = run_config(tmp_path, "wan", 1, channels=tools.CHANNELS, lora={"rank": 4, "start_from": file})
+    save_file(wan.native, file, {"reelweave_base": '{"name": "theirs", "sha256": "123"}'})
+    Trainer(config, ClipStream(), tmp_path / "run").run()
+    assert "its adapters were trained on theirs (sha256 123); the base weights are" in caplog.text
+    caplog.clear()
+    save_file(wan.native, file)
+    Trainer(config, ClipStream(), tmp_path / "silent").run()
+    assert "were trained on" not in caplog.text
+    save_file(wan.native, file, {"reelweave_subfolder": "transformer_2"})
+    with pytest.raises(
+        UsageError, match=r"trained on transformer_2, and are given for transformer: set model"
+    ):
+        Trainer(config, ClipStream(), tmp_path / "other").run()
 
 
 def test_a_start_that_is_not_what_is_trained_is_refused(wan, tmp_path):
