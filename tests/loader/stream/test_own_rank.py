@@ -13,7 +13,7 @@ from tests.train.ranks import Ranks
 
 def make_streams(dataset: str, out: str) -> None:
     """Makes streams of several ranks in each process, and notes what they say."""
-    dist.init_process_group("gloo")
+    dist.init_process_group(dist.get_default_backend_for_device("cpu"))
     said, rank = [], dist.get_rank()
     handler = logging.Handler()
     handler.emit = lambda record: said.append(record.getMessage())

@@ -237,7 +237,7 @@ def read_shared(dataset: str, out: str, folder: str) -> None:
     from reelweave.loader.read.share import Share
 
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    dist.init_process_group("gloo")
+    dist.init_process_group(dist.get_default_backend_for_device("cpu"))
     found = []
     for way in ("step", "pack"):
         stream = run_config("unused", Path(out), train_config=of(Path(folder)), way=way).stream
