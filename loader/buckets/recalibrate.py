@@ -82,7 +82,11 @@ def recalibrate(current: Cost, timings: Timings, config: RecalibrateConfig) -> R
     count = len(timings.step_s)
     if count < config.min_timings:
         return Recalibration(
-            current, False, f"{count} of {config.min_timings} microbatches measured", float("nan")
+            current,
+            False,
+            f"{count} of {config.min_timings} microbatches measured since the last set point: more steps from one to"
+            " the next measure enough",
+            float("nan"),
         )
     odd = odd_ranks(timings, config.odd_rank)
     decided = _decide(current, _at_one_speed(timings, odd), config)

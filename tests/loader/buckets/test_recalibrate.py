@@ -121,7 +121,9 @@ def test_stragglers_do_not_make_the_cost_dearer() -> None:
 def test_too_little_to_go_by_changes_nothing_and_says_so() -> None:
     timings, _ = Cluster().run(START, SLOWER, steps=1)
     few = timings.where(np.arange(50))
-    assert recalibrate(START, few, CONFIG).reason == "50 of 100 microbatches measured"
+    assert recalibrate(START, few, CONFIG).reason == (
+        "50 of 100 microbatches measured since the last set point: more steps from one to the next measure enough"
+    )
     alike = Timings(np.full(200, 2), np.full(200, 9000), np.full(200, 1.0))
     assert "sequence lengths were measured" in recalibrate(START, alike, CONFIG).reason
 
