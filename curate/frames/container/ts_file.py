@@ -25,7 +25,7 @@ class TsFile(io.RawIOBase):
         super().__init__()
         self._file, self._size, self._begin = file, size, begin
         self._packets = TsPackets(size)
-        self._place = file.tell()
+        self._position = file.tell()
         self._block, self._block_at = b"", 0
         self._next = begin  # where the next block begins that goes on with the last one
 
@@ -36,26 +36,26 @@ class TsFile(io.RawIOBase):
             while part := self.read(1 << 20):
                 parts.append(part)
             return b"".join(parts)
-        if self._place < self._begin:
-            self._file.seek(self._place)
-            data = self._file.read(min(size, self._begin - self._place))
+        if self._position < self._begin:
+            self._file.seek(self._position)
+            data = self._file.read(min(size, self._begin - self._position))
         else:
-            if not self._block_at <= self._place < self._block_at + len(self._block):
+            if not self._block_at <= self._position < self._block_at + len(self._block):
                 self._load()
-            begin = self._place - self._block_at
+            begin = self._position - self._block_at
             data = self._block[begin : begin + size]
-        self._place += len(data)
+        self._position += len(data)
         return data
 
     def _load(self) -> None:
         """Load the block with the place."""
         step = self._size * BLOCK_ROWS
-        if not self._next <= self._place < self._next + step:
+        if not self._next <= self._position < self._next + step:
             # The packets before tell whether the first ones come again.
-            block_begin = self._begin + max(0, (self._place - self._begin) // step - 1) * step
+            block_begin = self._begin + max(0, (self._position - self._begin) // step - 1) * step
             self._packets.forget()
             self._take(block_begin)
-        while self._place >= self._next and self._take(self._next):
+        while self._position >= self._next and self._take(self._next):
             pass
 
     def _take(self, at: int) -> bool:
@@ -71,23 +71,23 @@ class TsFile(io.RawIOBase):
         return bool(block)
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Move to a place."""
+        """Set the position, in bytes from the begin, the position or the end, and return it."""
         if whence == io.SEEK_END:
-            self._place = self._file.seek(offset, io.SEEK_END)
+            self._position = self._file.seek(offset, io.SEEK_END)
         else:
-            self._place = offset + (self._place if whence == io.SEEK_CUR else 0)
-        return self._place
+            self._position = offset + (self._position if whence == io.SEEK_CUR else 0)
+        return self._position
 
     def tell(self) -> int:
         """Return the position in bytes."""
-        return self._place
+        return self._position
 
     def seekable(self) -> bool:
-        """Return True."""
+        """Return that the position can be set."""
         return True
 
     def readable(self) -> bool:
-        """Return True."""
+        """Return that bytes can be read."""
         return True
 
     def is_damaged(self, offset: int) -> bool:

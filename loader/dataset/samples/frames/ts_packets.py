@@ -52,7 +52,7 @@ def without_repeats(data: bytes | memoryview) -> bytes | memoryview:
 
 
 class _Last:
-    """What is known of the last packet of a stream.
+    """Last packet of a stream.
 
     Attributes:
         row: Its bytes.
