@@ -118,4 +118,4 @@ def test_every_lock_is_audited_on_a_schedule() -> None:
     }
     assert set(re.findall(r"--requirement (\S+)", said)) == locks
     scheduled = (ROOT / ".ci" / "scheduled").read_text()
-    assert re.findall(r"^make (\w+)", scheduled, re.M) == ["audit", "lowest", "nightly"]
+    assert re.findall(r"^make (\w+)", scheduled, re.M) == ["audit", "lowest", "strict", "nightly"]
