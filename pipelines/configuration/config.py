@@ -1,5 +1,6 @@
 """A command's configuration from its YAML file and its ``--set key=value`` options."""
 
+import copy
 import difflib
 import re
 from collections.abc import Mapping, Sequence
@@ -89,11 +90,16 @@ class Given(NamedTuple):
             return self.option
         if named in self.below and _value_at(self.document.values, key) is _NOTHING:
             return self.below[named]
-        line = self.document.line(key)
-        if not line and any(
-            set_key.startswith(f"{named}.") for set_key in self.set_keys
-        ):  # of a section given by options
+        # A key that is missing belongs where its section was given, which may be by options alone.
+        section = tuple(key)
+        while section and _value_at(self.values, section) is _NOTHING:
+            section = section[:-1]
+        prefix = f"{'.'.join(map(str, section))}."
+        if _value_at(self.document.values, section) is _NOTHING and any(
+            set_key.startswith(prefix) for set_key in self.set_keys
+        ):
             return self.option
+        line = self.document.line(key)
         return f"{self.name}{f', line {line}' if line else ''}"
 
 
@@ -168,7 +174,7 @@ def given_text(text: str | bytes, name: str, overrides: Sequence[str], option: s
     document = read_yaml(text, name)
     if document.values is not None and not isinstance(document.values, dict):
         raise UsageError(f"{name} holds no mapping of keys to values")
-    values = document.values or {}
+    values = copy.deepcopy(document.values or {})  # the document stays what the file says
     set_keys: list[str] = []
     for override in overrides:
         key, equals, text_of_value = override.partition("=")

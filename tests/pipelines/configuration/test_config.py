@@ -182,3 +182,22 @@ def test_a_configuration_behind_an_address_has_a_bounded_size(tmp_path: Path) ->
     file = put(tmp_path, "#" * (MAX_BYTES + 1))
     with pytest.raises(UsageError, match=r"my.yaml is larger than 256 KiB; give a smaller file"):
         resolve(CurateConfig, file.as_uri(), [])
+
+
+class Stage(Settings):
+    source: str
+    weights: str = "model"
+
+
+class Run(Settings):
+    steps: int = 1
+    stage: Stage | None = None
+
+
+def test_a_missing_key_is_where_its_section_was_given(tmp_path: Path) -> None:
+    file = tmp_path / "run.yaml"
+    for text, origin in (("steps: 2\n", "--set"), ("steps: 2\nstage: {weights: ema}\n", f"{file}, line 2")):
+        file.write_text(text)
+        with pytest.raises(UsageError) as refused:
+            resolve(Run, file, ["stage.weights=average"])
+        assert f"stage.source ({origin})" in str(refused.value)
