@@ -40,8 +40,9 @@ class TrainingForecast(NamedTuple):
 
     Attributes:
         ranks: number of ranks.
-        samples: samples with a bucket.
-        unassigned: samples without one.
+        samples: samples of the first epoch with a bucket, each as often as it is drawn.
+        unassigned: those without one.
+        first_stage: True if these and the work are of the first of several stages (``stream.curriculum``).
         steps_per_epoch: optimizer steps of the first epoch.
         total_steps: optimizer steps of the run.
         encodes: True if videos are encoded in each step, which is in the memory and not in the time.
@@ -55,6 +56,7 @@ class TrainingForecast(NamedTuple):
     ranks: int
     samples: int
     unassigned: int
+    first_stage: bool
     steps_per_epoch: int
     total_steps: int
     encodes: bool
@@ -86,7 +88,10 @@ def forecast_training(config: TrainRunConfig, ranks: int, tflops: float | None) 
     mesh = Mesh.of(config.train.parallel, ranks)
     stream = VideoStream(open_source(config.dataset, config.storage), config.stream, 0, mesh.degree(DATA))
     assignment, encodes = stream.assignment, stream.latents is None or not stream.latents.complete
-    counts = np.bincount(assignment.bucket_of[assignment.bucket_of >= 0], minlength=len(assignment.buckets))
+    # An epoch draws what is selected, and of a blend some samples more than once.
+    drawn = stream.cursor.plans.plan(stream.cursor.position).draws.rows
+    bucket_D = assignment.bucket_of[drawn]
+    counts = np.bincount(bucket_D[bucket_D >= 0], minlength=len(assignment.buckets))
     # Work of a sample of each shape, by a model without weights.
     bundle = Bundle(step.modules, meta=True, unread=True)
     flops = [
@@ -115,7 +120,8 @@ def forecast_training(config: TrainRunConfig, ranks: int, tflops: float | None) 
     return TrainingForecast(
         ranks,
         int(counts.sum()),
-        int((assignment.bucket_of < 0).sum()),
+        int((bucket_D < 0).sum()),
+        config.stream.curriculum is not None,
         stream.steps_per_epoch,
         total_steps,
         encodes,

@@ -13,19 +13,19 @@ from reelweave.pipelines.configuration.storage_options import storage_config
 
 @dataclass(frozen=True)
 class RunDefaults:
-    """What a run says of its videos.
+    """Shapes of a run's videos, and whether it can be guided.
 
     Attributes:
         source: configuration or checkpoint that says it.
         sizes: [height, width] of its buckets in pixels; empty: unknown.
         frames: numbers of frames of its buckets; empty: unknown.
-        knows_no_caption: False where a model of ours never saw a video without its caption.
+        knows_empty_caption: True if the model knows videos without a caption, as every published one does.
     """
 
     source: str
     sizes: tuple[tuple[int, int], ...] = ()
     frames: tuple[int, ...] = ()
-    knows_no_caption: bool = True
+    knows_empty_caption: bool = True
 
     def largest(self) -> tuple[tuple[int, int] | None, int | None]:
         """Return the largest size that an MP4 in 4:2:0 can have, and the most frames; None: unknown."""
@@ -63,7 +63,7 @@ def read_run_defaults(options: argparse.Namespace) -> RunDefaults:
     return _of_plans(storage.uri(folder), state.plans or {}, is_published or dropout > 0)
 
 
-def _of_plans(source: str, plans: Mapping[str, Any], knows_no_caption: bool = True) -> RunDefaults:
+def _of_plans(source: str, plans: Mapping[str, Any], knows_empty_caption: bool = True) -> RunDefaults:
     """Return the shapes of the last stage, which is what the weights were trained on last."""
     stages = [plans.get("buckets") or {}, *(plans.get("curriculum") or [])[-1:]]
     try:
@@ -72,4 +72,4 @@ def _of_plans(source: str, plans: Mapping[str, Any], knows_no_caption: bool = Tr
         raise UsageError(f"{source}: its buckets are no shapes; give --size and --frames") from error
     sizes = [shapes.sizes for shapes in parsed if shapes.sizes]
     frames = [shapes.frames for shapes in parsed if shapes.frames]
-    return RunDefaults(source, (sizes or [()])[-1], (frames or [()])[-1], knows_no_caption)
+    return RunDefaults(source, (sizes or [()])[-1], (frames or [()])[-1], knows_empty_caption)

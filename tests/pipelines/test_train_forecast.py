@@ -76,6 +76,17 @@ def test_the_memory_is_that_of_the_shapes_alone(run_file: Path, capsys) -> None:
     assert "to fit: shard weights" in text
 
 
+def test_what_an_epoch_draws_is_counted(run_file: Path, capsys) -> None:
+    """Not what the dataset holds: a selection draws less of it, and stages come one after the other."""
+    forecast = answer(run_file, capsys, "--set", "stream.where=frames > 1 and key != 'key0'")
+    assert (forecast["samples"], forecast["first_stage"]) == (7, False)
+    assert [shape["samples"] for shape in forecast["shapes"]] == [7]
+    stages = "stream.curriculum=[{until_step: 3, frames: [1]}, {frames: [9]}]"
+    assert answer(run_file, capsys, "--set", stages)["first_stage"]
+    assert main(["train", "--config", str(run_file), "--dry-run", "--set", stages]) == 0
+    assert "of the first stage of stream.curriculum" in capsys.readouterr().out
+
+
 def test_options_of_the_dry_run_need_it(run_file: Path, capsys) -> None:
     for words, reason in (
         (["--ranks", "2"], "--ranks belongs to --dry-run"),

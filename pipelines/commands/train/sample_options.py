@@ -182,7 +182,7 @@ def _add_execution(parser: argparse.ArgumentParser) -> None:
     )
 
 
-class Asked(NamedTuple):
+class ParsedOptions(NamedTuple):
     """Options of the command, parsed and checked.
 
     Attributes:
@@ -198,7 +198,7 @@ class Asked(NamedTuple):
     note: str
 
 
-def read_options(options: argparse.Namespace) -> Asked:
+def read_options(options: argparse.Namespace) -> ParsedOptions:
     """Return what the options ask for, completed by the run's own shapes.
 
     Raises:
@@ -215,7 +215,7 @@ def read_options(options: argparse.Namespace) -> Asked:
     if out.suffix.lower() in _OTHER_VIDEOS:
         raise UsageError(f"--out {out}: the video is an MP4 file; give a name that ends in .mp4")
     values, note = _run_values(options)
-    return Asked(_config(options, values), requests, out, note)
+    return ParsedOptions(_config(options, values), requests, out, note)
 
 
 def is_video(out: Path) -> bool:
@@ -254,7 +254,7 @@ def _run_values(options: argparse.Namespace) -> tuple[dict[str, Any], str]:
         values["frames"] = frames
         notes.append(f"--frames {frames}")
     notes = [f"{' '.join(notes)}, the largest of its buckets"] if notes else []
-    if wants_guidance and not run.knows_no_caption:
+    if wants_guidance and not run.knows_empty_caption:
         values["guidance"] = 1.0
         notes.append("--guidance 1, since it was trained with objective.caption_dropout=0")
     return values, f"{run.source}: {'; '.join(notes)}" if notes else ""

@@ -104,6 +104,8 @@ def _lines(forecast: "TrainingForecast", limit: float | None) -> Iterator[str]:
     )
     left_out = f", {forecast.unassigned:,} fit no bucket" if forecast.unassigned else ""
     yield f"samples: {forecast.samples:,} an epoch{left_out}"
+    if forecast.first_stage:
+        yield "all of this is of the first stage of stream.curriculum; later stages are not foretold"
 
 
 def _gib(value: float | None) -> str:

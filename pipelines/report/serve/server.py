@@ -141,7 +141,7 @@ class ReportServer(ThreadingHTTPServer):
         super().process_request(request, client_address)
 
     def shutdown_request(self, request: Any) -> None:
-        """Close a connection."""
+        """Close a connection, which so waits no more."""
         self.waiting.remove(request)
         super().shutdown_request(request)
 
