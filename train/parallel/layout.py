@@ -108,6 +108,6 @@ def _fill_(bundle: Bundle, world: World) -> None:
     narrow = narrow_layers(bundle.dit)
     for name, value in bundle.initial_weights():
         if name in narrow:
-            narrow[name].hold_(value.to(world.device))
+            narrow[name].hold_(value)
         elif name in tensors:
             pieces.copy_(tensors[name], value)
